@@ -1,0 +1,169 @@
+"""The loop. Every method, cache, schedule and model of the project runs through this one function.
+
+Shape letters: b batch rows still running, l canvas slots.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from unmask.core import rows as tree
+from unmask.core.canvas import Canvas, ForwardPlan, plan
+from unmask.core.prediction import Prediction
+from unmask.core.sampling import Noise, Sampling, ban
+from unmask.core.schedules import Schedule
+from unmask.core.state import DenoisingState, Move
+from unmask.core.stopping import Stopping
+from unmask.core.window import Window
+from unmask.errors import StalledDecoding
+
+Memory = Any
+
+
+class Store(Protocol):
+    """What the predictor remembers between forward passes (keys and values)."""
+
+    def known(self, state: DenoisingState) -> Bool[Tensor, "b l"] | None:
+        """Slots with stored keys and values; None when nothing is ever stored."""
+        ...
+
+    def note(self, canvas: Canvas, work: ForwardPlan) -> None:
+        """Remember for which token each computed slot was computed."""
+        ...
+
+
+class Facts(Protocol):
+    """What the loop has to know about a model (all of it: `models.facts.ModelFacts`)."""
+
+    @property
+    def mask_id(self) -> int: ...
+    @property
+    def end_ids(self) -> tuple[int, ...]: ...
+    @property
+    def shift(self) -> int: ...
+
+
+class Cache(Protocol):
+    """What the loop asks of a cache policy (see `caches.base.CachePolicy`)."""
+
+    def begin(self, state: DenoisingState) -> Memory: ...
+    def frozen(self, state: DenoisingState, window: Window, memory: Memory) -> Bool[Tensor, "b l"] | None: ...
+
+
+class MaskPredictor(Protocol):
+    """A network that gives, for every asked slot, scores of its token."""
+
+    @property
+    def facts(self) -> Facts: ...
+
+    @property
+    def passes(self) -> int:
+        """Rows really computed for each planned row (2 under classifier-free guidance)."""
+        ...
+
+    def open_store(self, state: DenoisingState, cache: Any) -> Any:
+        """A fresh store for these rows."""
+        ...
+
+    def __call__(self, canvas: Canvas, work: ForwardPlan, cache: Any, store: Any) -> Float[Tensor, "b a v"]:
+        """Logits about the token at each slot of `work.asked`; ruled-out tokens are at -inf. May be overwritten."""
+        ...
+
+
+class Method(Protocol):
+    """What the loop asks of a decoding method (see `decoders.base.Decoder`)."""
+
+    @property
+    def revokes(self) -> bool: ...
+    @property
+    def idles(self) -> bool: ...
+    def begin(self, state: DenoisingState) -> Memory: ...
+    def view(self, state: DenoisingState, window: Window, memory: Memory) -> Canvas: ...
+    def asks(self, state: DenoisingState, window: Window, canvas: Canvas) -> Bool[Tensor, "b s"]: ...
+    def decide(
+        self, state: DenoisingState, window: Window, prediction: Prediction, memory: Memory
+    ) -> Move | tuple[Move, Memory]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One forward pass and what came of it, for the rows that were still running."""
+
+    row_ids: Int[Tensor, " b"]  # which rows of the first state these are
+    before: DenoisingState
+    window: Window
+    canvas: Canvas
+    prediction: Prediction
+    move: Move
+    filled: Bool[Tensor, "b l"]  # masked slots closed behind an end token, no work of the model
+    after: DenoisingState
+    rows_computed: Int[Tensor, " b"]  # hidden states computed, per row of the batch
+
+
+def denoise(
+    predictor: MaskPredictor,
+    state: DenoisingState,
+    decoder: Method,
+    *,
+    schedule: Schedule,
+    cache: Cache,
+    sampling: Sampling | None = None,
+    stop: Stopping | None = None,
+) -> Iterator[Step]:
+    """Decode all rows, yielding one Step per forward pass; the last Step of a row holds its final state.
+
+    A row that is finished leaves the batch at once, so later steps cost nothing for it.
+
+    Args:
+        state: canvases to start from; any pattern of given and masked slots, of any lengths.
+        decoder: what the model sees and which slots change.
+        schedule: where a step may act.
+        cache: which slots need not be recomputed.
+
+    Raises:
+        StalledDecoding: a step that changed nothing although its window obliges it to commit.
+    """
+    sampling, stop = sampling or Sampling(), stop or Stopping()
+    row_ids = torch.arange(state.num_rows, device=state.tokens.device)
+    memory, schedule_memory, cache_memory = decoder.begin(state), schedule.begin(state), cache.begin(state)
+    store = predictor.open_store(state, cache)
+    while True:
+        window = schedule.window(state, schedule_memory)
+        live = (window.open & state.masked).any(-1)
+        if not bool(live.all()):
+            if not bool(live.any()):
+                return
+            running = (state, row_ids, memory, schedule_memory, cache_memory, store, window)
+            running = tree.take(running, live.nonzero()[:, 0])
+            state, row_ids, memory, schedule_memory, cache_memory, store, window = running
+        canvas = decoder.view(state, window, memory)
+        frozen = _frozen(cache.frozen(state, window, cache_memory), store.known(state), canvas.extra)
+        work = plan(canvas, window, decoder.asks(state, window, canvas), frozen, predictor.facts.shift)
+        with torch.inference_mode():
+            logits = ban(predictor(canvas, work, cache, store), sampling.forbid)
+        store.note(canvas, work)
+        prediction = Prediction(logits, work, canvas.tokens.shape[1], sampling, Noise(state.seed, state.step))
+        if stop.hold_end:
+            prediction = prediction.hold(stop.held(state, prediction, predictor.facts.end_ids))
+        decision = decoder.decide(state, window, prediction, memory)
+        move, memory = decision if isinstance(decision, tuple) else (decision, memory)
+        if not decoder.idles and bool((window.must.any(-1) & ~move.changes).any()):
+            raise StalledDecoding(f"{decoder} changed nothing at a step that has to commit at least one slot")
+        before, after = state, state.apply(move)
+        filled = stop.tail(after, window, predictor.facts.end_ids, decoder.revokes)
+        state = after.fill(filled, torch.full_like(after.step, predictor.facts.end_ids[0])) if filled.any() else after
+        yield Step(row_ids, before, window, canvas, prediction, move, filled, state, work.num_rows * predictor.passes)
+
+
+def _frozen(
+    wanted: Bool[Tensor, "b l"] | None, known: Bool[Tensor, "b l"] | None, extra: int
+) -> Bool[Tensor, "b s"] | None:
+    """Frozen slots in canvas space: only slots with stored values can be, and extra ones never."""
+    if wanted is None or known is None:
+        return None
+    return functional.pad(wanted & known, (0, extra))

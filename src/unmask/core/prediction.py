@@ -1,0 +1,101 @@
+"""What the model said at one step, summarised lazily.
+
+Logits stay in asked space, (b, a, v); no tensor as wide as the vocabulary is made for slots that nobody asked about.
+Summaries come in canvas space, (b, l), and are computed when first read.
+
+Shape letters: b batch rows, l canvas slots, s canvas plus extra slots, a asked targets, v vocabulary.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.core.canvas import ForwardPlan
+from unmask.core.sampling import Noise, Sampling, draw, truncate
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Candidates and scores of the asked slots.
+
+    Scores are 0 (confidence, margin) or infinite (entropy) at slots nobody asked about; read them where `known`.
+    """
+
+    logits: Float[Tensor, "b a v"]
+    work: ForwardPlan
+    num_slots: int
+    sampling: Sampling
+    noise: Noise
+    held: Bool[Tensor, "b s"] | None = None  # asked, but may not be committed at this step
+
+    @cached_property
+    def known(self) -> Bool[Tensor, "b s"]:
+        """Slots that were asked about and may be committed."""
+        known = self._spread(torch.ones_like(self.work.asked, dtype=torch.bool), False)
+        return known if self.held is None else known & ~self.held
+
+    @cached_property
+    def tokens(self) -> Int[Tensor, "b s"]:
+        """Candidate of every known slot, -1 elsewhere."""
+        return self._spread(self._drawn, -1)
+
+    @cached_property
+    def confidence(self) -> Float[Tensor, "b s"]:
+        """Probability of the candidate, 0..1."""
+        chosen = self._probabilities_of(self._drawn)
+        for token in self.sampling.distrust:
+            chosen = torch.where(self._drawn == token, 0.0, chosen)
+        return self._spread(chosen, 0.0)
+
+    @cached_property
+    def entropy(self) -> Float[Tensor, "b s"]:
+        """Entropy of the slot's distribution, nats."""
+        return self._spread(torch.special.entr(self._distribution).sum(-1), float("inf"))
+
+    @cached_property
+    def margin(self) -> Float[Tensor, "b s"]:
+        """Probability of the most likely token minus that of the second, 0..1."""
+        best = self._distribution.topk(min(2, self.logits.shape[-1]), dim=-1).values
+        return self._spread(best[..., 0] - best[..., 1:].sum(-1), 0.0)
+
+    def confidence_in(self, tokens: Int[Tensor, "b s"]) -> Float[Tensor, "b s"]:
+        """Probability of the given token at every known slot, 0..1."""
+        return self._spread(self._probabilities_of(tokens.gather(1, self.work.asked)), 0.0)
+
+    def hold(self, slots: Bool[Tensor, "b s"]) -> "Prediction":
+        """The same prediction, with some slots barred from being committed at this step."""
+        copy = replace(self, held=slots)
+        copy.__dict__.update({name: value for name, value in self.__dict__.items() if name not in ("held", "known")})
+        return copy
+
+    @cached_property
+    def _drawn(self) -> Int[Tensor, "b a"]:
+        return draw(self.logits, self.work.asked, self.noise, self.sampling)
+
+    @cached_property
+    def _trusted(self) -> Float[Tensor, "b a v"]:
+        """Logits that confidence is measured on."""
+        logits = self.logits
+        if self.sampling.confidence == "drawn" and self.sampling.temperature > 0.0:
+            logits = truncate(logits / self.sampling.temperature, self.sampling)
+        if self.sampling.distrust:
+            logits = logits.clone()
+            logits[..., list(self.sampling.distrust)] = float("-inf")
+        return logits
+
+    @property
+    def _distribution(self) -> Float[Tensor, "b a v"]:
+        return self._trusted.to(self.sampling.precision).softmax(-1)
+
+    def _probabilities_of(self, tokens: Int[Tensor, "b a"]) -> Float[Tensor, "b a"]:
+        return self._distribution.gather(-1, tokens[..., None])[..., 0]
+
+    def _spread(self, values: Tensor, default: bool | int | float) -> Tensor:
+        """Values of the asked slots, (b, a), in canvas space, (b, s)."""
+        ranks = torch.arange(values.shape[1], device=values.device)[None]
+        target = torch.where(ranks < self.work.num_asked[:, None], self.work.asked, self.num_slots)
+        spread = torch.full((values.shape[0], self.num_slots + 1), default, dtype=values.dtype, device=values.device)
+        return spread.scatter(1, target, values)[:, : self.num_slots]  # padding went to the surplus slot

@@ -1,0 +1,44 @@
+"""Let batch rows leave and join: one walk over any nest of tensors, dataclasses and tuples.
+
+States, memories and stores are trees whose tensors all have the batch as their first dimension, so the same two
+functions serve them all. A memory that holds something else keeps it in a field that is no tensor (it is left alone).
+"""
+
+import dataclasses
+from typing import TypeVar
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+Tree = TypeVar("Tree")
+
+
+def take(tree: Tree, rows: Int[Tensor, " n"]) -> Tree:
+    """The same tree with the given batch rows only, in the given order."""
+    if isinstance(tree, Tensor):
+        return tree.index_select(0, rows)
+    if hasattr(tree, "take_rows"):
+        return tree.take_rows(rows)  # type: ignore[no-any-return]
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        changed = {f.name: take(getattr(tree, f.name), rows) for f in dataclasses.fields(tree)}
+        return dataclasses.replace(tree, **changed)
+    if isinstance(tree, tuple):
+        return type(tree)(take(part, rows) for part in tree)  # type: ignore[return-value]
+    return tree
+
+
+def join(first: Tree, second: Tree) -> Tree:
+    """Rows of `second` behind those of `first`; both must have the same slots (see `DenoisingState.widen`)."""
+    if isinstance(first, Tensor):
+        assert isinstance(second, Tensor), "join needs two trees of the same form"
+        return torch.cat((first, second))
+    if hasattr(first, "join_rows"):
+        return first.join_rows(second)  # type: ignore[no-any-return]
+    if dataclasses.is_dataclass(first) and not isinstance(first, type):
+        changed = {f.name: join(getattr(first, f.name), getattr(second, f.name)) for f in dataclasses.fields(first)}
+        return dataclasses.replace(first, **changed)
+    if isinstance(first, tuple):
+        assert isinstance(second, tuple), "join needs two trees of the same form"
+        return type(first)(join(a, b) for a, b in zip(first, second, strict=True))  # type: ignore[return-value]
+    return first

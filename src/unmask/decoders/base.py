@@ -1,0 +1,65 @@
+"""What a decoding method is: a small immutable object that shows the model a canvas and answers with a move.
+
+A method sees (b, l) tensors and may commit masked open slots. It does not know blocks, offsets, caches, batch mates,
+model families, devices or who listens.
+"""
+
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+from torch.nn import functional
+
+from unmask.core.canvas import Canvas, plain_view
+from unmask.core.prediction import Prediction
+from unmask.core.schedules import Schedule
+from unmask.core.state import DenoisingState, Move
+from unmask.core.window import Window
+
+Memory = Any
+
+
+class Decoder:
+    """One decoding method; subclasses are frozen dataclasses whose fields are the method's hyperparameters.
+
+    What a method remembers between steps is a value made by `begin` and handed back with each move; the object itself
+    never changes, so one object serves any number of requests at once.
+    """
+
+    revokes: ClassVar[bool] = False  # may it take tokens back? (streaming and stopping ask)
+    reshapes: ClassVar[bool] = False  # may view() add slots? (caches ask)
+    schedule: ClassVar[type[Schedule] | None] = None  # set when the method needs one kind of schedule
+
+    @property
+    def idles(self) -> bool:
+        """May a step commit nothing although masked slots are open? Only methods with a fixed number of steps."""
+        return False
+
+    def begin(self, state: DenoisingState) -> Memory:
+        """First memory of these rows: None, or a tree of tensors whose first dimension is the batch."""
+        return None
+
+    def view(self, state: DenoisingState, window: Window, memory: Memory) -> Canvas:
+        """What the model is shown at this step."""
+        return plain_view(state)
+
+    def asks(self, state: DenoisingState, window: Window, canvas: Canvas) -> Bool[Tensor, "b s"]:
+        """Slots whose distribution this step needs: every masked open slot, and every extra one."""
+        return functional.pad(state.masked & window.open, (0, canvas.extra), value=True)
+
+    def decide(
+        self, state: DenoisingState, window: Window, prediction: Prediction, memory: Memory
+    ) -> Move | tuple[Move, Memory]:
+        """The move of this step, with the next memory if the method has one."""
+        raise NotImplementedError
+
+    @staticmethod
+    def eligible(state: DenoisingState, window: Window, prediction: Prediction) -> Bool[Tensor, "b l"]:
+        """Slots this step may commit: masked, open, asked about and not held back."""
+        return state.masked & window.open & prediction.known[:, : state.num_slots]
+
+    @staticmethod
+    def move(state: DenoisingState, commit: Bool[Tensor, "b l"], prediction: Prediction) -> Move:
+        """Commit the candidates of the given slots."""
+        return Move(commit, torch.where(commit, prediction.tokens[:, : state.num_slots], state.tokens))

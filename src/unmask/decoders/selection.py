@@ -1,0 +1,31 @@
+"""How slots are chosen by a score. Ties always go to the lowest slot.
+
+Shape letters: b batch rows, l canvas slots.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+def rank(score: Float[Tensor, "b l"], among: Bool[Tensor, "b l"]) -> Int[Tensor, "b l"]:
+    """Place of every slot when the slots `among` are sorted by falling score, 0 = best; the others come last."""
+    order = torch.sort(score.masked_fill(~among, float("-inf")), dim=-1, descending=True, stable=True).indices
+    order = order.gather(1, torch.sort((~among).gather(1, order), dim=-1, stable=True).indices)
+    places = torch.arange(score.shape[1], device=score.device).expand_as(order)
+    return torch.empty_like(order).scatter(1, order, places)
+
+
+def top(score: Float[Tensor, "b l"], among: Bool[Tensor, "b l"], count: Int[Tensor, " b"]) -> Bool[Tensor, "b l"]:
+    """The `count` best slots of each row among those allowed (fewer if there are fewer)."""
+    return among & (rank(score, among) < count[:, None])
+
+
+def best_only(score: Float[Tensor, "b l"], among: Bool[Tensor, "b l"]) -> Bool[Tensor, "b l"]:
+    """The single best slot of each row; nothing in a row where none is allowed."""
+    return top(score, among, torch.ones_like(among[:, 0], dtype=torch.long))
+
+
+def first_only(among: Bool[Tensor, "b l"]) -> Bool[Tensor, "b l"]:
+    """The leftmost true slot of each row."""
+    return among & (among.cumsum(-1) == 1)

@@ -1,0 +1,322 @@
+"""From prompts to completions: the twelve steps of docs/structure.md in one function.
+
+Shape letters: b rows, l canvas slots.
+"""
+
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from unmask.caches import CACHES, CachePolicy
+from unmask.core.compose import check_composition
+from unmask.core.denoise import MaskPredictor, Step
+from unmask.core.denoise import denoise as denoise_with
+from unmask.core.metrics import Counts, useful
+from unmask.core.sampling import Sampling
+from unmask.core.schedules import SCHEDULES, Schedule, Sequential
+from unmask.core.state import DenoisingState
+from unmask.core.stopping import FinishReason, Stopping
+from unmask.core.trajectory import Recorder, Trajectory
+from unmask.decoders import DECODERS, Decoder
+from unmask.errors import RequestError
+from unmask.models.facts import ModelFacts
+from unmask.models.guidance import Guided
+from unmask.models.text import Text
+from unmask.registry import spec_of
+
+Message = dict[str, str]
+Prompt = str | Sequence[Message] | Sequence[int | None]
+
+DEFAULT_DECODER = "threshold(threshold=0.9)"
+DEFAULT_LENGTH = 128  # answer slots
+
+
+@dataclass(frozen=True)
+class Model:
+    """A mask predictor and the text side of its checkpoint: what `load` returns and `generate` takes."""
+
+    predictor: MaskPredictor
+    facts: ModelFacts
+    text: Text
+    source: str  # name or path it was loaded from
+    device: torch.device
+
+    def guided(self, scale: float) -> "Model":
+        """The same model under classifier-free guidance; scale 0 changes nothing."""
+        return replace(self, predictor=Guided(self.predictor, scale)) if scale else self
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The parts of a run, resolved: what `generate`, the command line and the benchmark agree on."""
+
+    decoder: Decoder
+    schedule: Schedule
+    cache: CachePolicy
+    sampling: Sampling
+    stop: Stopping
+
+    @classmethod
+    def of(
+        cls,
+        decoder: str | Decoder = DEFAULT_DECODER,
+        schedule: str | Schedule | None = None,
+        cache: str | CachePolicy = "none",
+        *,
+        sampling: Sampling | None = None,
+        stop: str | Stopping = "tail",
+        attention: str = "bidirectional",
+    ) -> "Recipe":
+        """Turn specs into parts and check that they go together.
+
+        Raises:
+            UnknownNameError, RequestError: a spec that cannot be read.
+            CompositionError: parts that make no sense together.
+        """
+        method = DECODERS.make(decoder)
+        if schedule is None:
+            schedule = method.schedule() if method.schedule else Sequential()
+        plan, policy = SCHEDULES.make(schedule), CACHES.make(cache)
+        check_composition(method, plan, policy, attention)
+        rule = Stopping(stop) if isinstance(stop, str) else stop  # type: ignore[arg-type]
+        return cls(method, plan, policy, sampling or Sampling(), rule)
+
+    def specs(self) -> dict[str, str]:
+        """The parts as text, for records."""
+        return {
+            "decoder": spec_of(DECODERS, self.decoder),
+            "schedule": spec_of(SCHEDULES, self.schedule),
+            "cache": spec_of(CACHES, self.cache),
+            "temperature": str(self.sampling.temperature),
+            "stop": self.stop.mode,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One answer and what it cost."""
+
+    text: str
+    tokens: list[int]  # answer tokens before the end token
+    nfe: int  # forward passes
+    tpf: float  # answer tokens up to and including the end token, per forward pass
+    rows_computed: int  # hidden states computed
+    finish_reason: FinishReason  # "stop": an end token; "length": all slots used; "unfinished": masks left (compat only)
+    seconds: float  # wall time until this row was finished, its batch mates included
+    canvas: list[int]  # the whole canvas with the answer filled in (infilling reads this)
+    trajectory: Trajectory | None
+
+
+def encode(model: Model, prompt: Prompt) -> list[int | None]:
+    """Token ids of a prompt: a text or chat goes through the chat template, ids are taken as they are.
+
+    A text is one user message if the checkpoint has a chat template, and plain text if it has none. Literals of special
+    tokens in user text stay plain text. None in a list of ids is a slot to fill.
+
+    Raises:
+        RequestError: an empty prompt, an id outside the vocabulary, or a prompt of no known form.
+    """
+    if isinstance(prompt, str):
+        if not prompt.strip():
+            raise RequestError("the prompt is empty; write what the model should answer")
+        chat = [{"role": "user", "content": prompt}]
+        return list(model.text.encode_chat(chat) if model.text.has_template else model.text.encode(prompt))
+    if not isinstance(prompt, Sequence) or not len(prompt):
+        raise RequestError("the prompt is empty; give a text, a list of messages or a list of token ids")
+    if isinstance(prompt[0], dict):
+        return list(model.text.encode_chat(_messages(prompt)))
+    for token in prompt:
+        if token is not None and (not isinstance(token, int) or not 0 <= token < model.facts.vocab_size):
+            raise RequestError(f"token ids must be 0..{model.facts.vocab_size - 1} or None (to fill): got {token!r}")
+    return list(prompt)  # type: ignore[arg-type]
+
+
+def _messages(prompt: Sequence[Any]) -> list[Message]:
+    for number, message in enumerate(prompt):
+        if not isinstance(message, dict) or not {"role", "content"} <= set(message):
+            raise RequestError(f'message {number} needs the keys "role" and "content": got {message!r}')
+    return list(prompt)
+
+
+def start_state(
+    model: Model,
+    prompts: Sequence[Prompt],
+    length: int | Sequence[int] = DEFAULT_LENGTH,
+    seed: int | Sequence[int] = 0,
+) -> DenoisingState:
+    """First state of a batch. Prompts of ids that hold None are canvases to fill in, and take no `length`.
+
+    Raises:
+        RequestError: see `encode`; also a prompt that leaves no room in the trained context.
+    """
+    if isinstance(prompts, str) or not len(prompts):
+        raise RequestError("prompts must be a list with at least one prompt")
+    lengths = [length] * len(prompts) if isinstance(length, int) else list(length)
+    if len(lengths) != len(prompts):
+        raise RequestError(f"need one length per prompt: got {len(lengths)} lengths for {len(prompts)} prompts")
+    canvases = []
+    for number, (prompt, room) in enumerate(zip(prompts, lengths, strict=True)):
+        ids = encode(model, prompt)
+        if None not in ids:
+            if not isinstance(room, int) or room < 1:
+                raise RequestError(f"length must be a number of tokens from 1 up: got length={room}")
+            if len(ids) >= model.facts.max_length:
+                raise RequestError(
+                    f"prompt {number} has {len(ids)} tokens, but the model was trained on contexts of "
+                    f"{model.facts.max_length}; shorten it to leave room for an answer"
+                )
+            ids = ids + [None] * room
+        if len(ids) > model.facts.max_length:
+            warnings.warn(
+                f"prompt {number} and its answer take {len(ids)} tokens, more than the trained context of "
+                f"{model.facts.max_length}; expect worse answers, or use a smaller length",
+                stacklevel=3,
+            )
+        canvases.append(ids)
+    return DenoisingState.from_canvas(canvases, mask_id=model.facts.mask_id, seeds=seed, device=model.device)
+
+
+def denoise(
+    model: Model,
+    prompts: Sequence[Prompt],
+    *,
+    decoder: str | Decoder = DEFAULT_DECODER,
+    schedule: str | Schedule | None = None,
+    cache: str | CachePolicy = "none",
+    length: int | Sequence[int] = DEFAULT_LENGTH,
+    temperature: float = 0.0,
+    seed: int | Sequence[int] = 0,
+    guidance: float = 0.0,
+    stop: str | Stopping = "tail",
+    sampling: Sampling | None = None,
+) -> Iterator[Step]:
+    """Decode step by step: yields one `Step` per forward pass. Options as in `generate`."""
+    recipe = _recipe(model, decoder, schedule, cache, temperature, stop, sampling)
+    return run(model.guided(guidance), start_state(model, prompts, length, seed), recipe)
+
+
+def run(model: Model, state: DenoisingState, recipe: Recipe) -> Iterator[Step]:
+    """The loop over an already laid out state."""
+    parts = {"schedule": recipe.schedule, "cache": recipe.cache, "sampling": recipe.sampling, "stop": recipe.stop}
+    return denoise_with(model.predictor, state, recipe.decoder, **parts)  # type: ignore[arg-type]
+
+
+def _recipe(
+    model: Model,
+    decoder: str | Decoder,
+    schedule: str | Schedule | None,
+    cache: str | CachePolicy,
+    temperature: float,
+    stop: str | Stopping,
+    sampling: Sampling | None,
+) -> Recipe:
+    if sampling is not None and temperature:
+        raise RequestError("give the temperature inside sampling, or as temperature, not both")
+    sampling = sampling or Sampling(temperature=temperature)
+    return Recipe.of(decoder, schedule, cache, sampling=sampling, stop=stop, attention=model.facts.attention)
+
+
+def generate(
+    model: Model,
+    prompts: Sequence[Prompt],
+    *,
+    decoder: str | Decoder = DEFAULT_DECODER,
+    schedule: str | Schedule | None = None,
+    cache: str | CachePolicy = "none",
+    length: int | Sequence[int] = DEFAULT_LENGTH,
+    temperature: float = 0.0,
+    seed: int | Sequence[int] = 0,
+    guidance: float = 0.0,
+    stop: str | Stopping = "tail",
+    sampling: Sampling | None = None,
+    batch_size: int | None = None,
+    record: bool = True,
+) -> list[Completion]:
+    """Answer prompts.
+
+    Args:
+        model: what `unmask.load` returned.
+        prompts: texts, chats (lists of messages) or lists of token ids, mixed as you like; None among ids is a slot to
+            fill in.
+        decoder: a spec such as "threshold(threshold=0.9)" or a Decoder; see `unmask list`.
+        schedule: a spec or a Schedule; None = the one the method needs, else blocks of 32.
+        cache: a spec or a CachePolicy.
+        length: answer slots, one number or one per prompt, tokens.
+        temperature: 0 = greedy.
+        seed: row i draws from stream seed + i; or one seed per prompt.
+        guidance: classifier-free guidance scale, 0 = off.
+        stop: "tail" (stop at a settled end token), "block", or "none" (decide every slot).
+        sampling: more options of the draw (top-k, top-p, forbidden tokens).
+        batch_size: prompts decoded together; None = all. Answers do not depend on it.
+        record: keep trajectories (costs little).
+
+    Returns:
+        One Completion per prompt, in order.
+
+    Raises:
+        RequestError, UnknownNameError, CompositionError: bad input, before anything is computed.
+    """
+    recipe = _recipe(model, decoder, schedule, cache, temperature, stop, sampling)
+    return complete(model.guided(guidance), start_state(model, prompts, length, seed), recipe, batch_size, record)
+
+
+def complete(
+    model: Model, state: DenoisingState, recipe: Recipe, batch_size: int | None = None, record: bool = True
+) -> list[Completion]:
+    """Run a laid out state to its end, in batches, and read the answers off."""
+    if batch_size is not None and batch_size < 1:
+        raise RequestError(f"batch_size must be at least 1, or None for all at once: got {batch_size}")
+    size = batch_size or state.num_rows
+    done: list[Completion] = []
+    for first in range(0, state.num_rows, size):
+        rows = torch.arange(first, min(first + size, state.num_rows), device=state.tokens.device)
+        done += _complete_batch(model, _trimmed(state.take(rows)), recipe, record)
+    return done
+
+
+def _trimmed(state: DenoisingState) -> DenoisingState:
+    """Without the padding that only other batches needed."""
+    width = int(state.exists.sum(-1).max())
+    sliced = {name: getattr(state, name)[:, :width] for name in ("tokens", "masked", "given", "exists", "committed_at")}
+    return replace(state, **sliced)
+
+
+def _complete_batch(model: Model, state: DenoisingState, recipe: Recipe, record: bool) -> list[Completion]:
+    begun = time.perf_counter()
+    recorder = Recorder(state) if record else None
+    count = state.num_rows
+    last: list[DenoisingState | None] = [None] * count
+    nfe, rows, seconds = [0] * count, [0] * count, [0.0] * count
+    for step in run(model, state, recipe):
+        if recorder:
+            recorder.add(step)
+        now = time.perf_counter() - begun
+        for place, (row, computed) in enumerate(zip(step.row_ids.tolist(), step.rows_computed.tolist(), strict=True)):
+            nfe[row] += 1
+            rows[row] += computed
+            seconds[row] = now
+            last[row] = step.after.take(step.row_ids.new_tensor([place]))
+    trajectory = recorder.trajectory({"model": model.source, **recipe.specs()}) if recorder else None
+    answers = []
+    for row in range(count):
+        final = last[row]
+        assert final is not None, "every row has at least one slot to fill, so it took at least one step"
+        answers.append(_completion(model, final, nfe[row], rows[row], seconds[row], trajectory and trajectory.of_row(row)))
+    return answers
+
+
+def _completion(
+    model: Model, state: DenoisingState, nfe: int, rows: int, seconds: float, trajectory: Trajectory | None
+) -> Completion:
+    canvas = state.tokens[0][state.exists[0]].tolist()
+    answer = state.tokens[0][state.answer[0]].tolist()
+    infill = bool((state.given & (state.slots >= state.prompt_length[:, None])).any())
+    tokens, ended = (answer, False) if infill else useful(answer, model.facts.end_ids)
+    counts = Counts(len(tokens), ended, nfe, rows)
+    reason: FinishReason = "unfinished" if bool(state.masked.any()) else "stop" if ended else "length"
+    text = model.text.decode(tokens)
+    return Completion(text, tokens, nfe, counts.tpf, rows, reason, seconds, canvas, trajectory)

@@ -1,0 +1,35 @@
+"""From a name to a `Model`."""
+
+from pathlib import Path
+
+from unmask.generate import Model
+from unmask.models.checkpoints import load_checkpoint
+from unmask.models.config import AttentionPattern
+from unmask.models.predictor import BackbonePredictor
+
+
+def load(
+    name_or_path: str | Path = "builtin",
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    attention: AttentionPattern | None = None,
+    block_length: int | None = None,
+) -> Model:
+    """Load a checkpoint.
+
+    Args:
+        name_or_path: "builtin", a local folder, or a hub id such as "GSAI-ML/LLaDA-8B-Instruct".
+        device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", "mps".
+        dtype: "auto", "float32", "bfloat16", "float16".
+        attention: override the checkpoint's pattern, "bidirectional" or "block_causal".
+        block_length: block of block-causal attention, slots.
+
+    Raises:
+        CheckpointError: not found, unreadable, of an unknown family, or with tensors that do not fit.
+    """
+    loaded = load_checkpoint(
+        str(name_or_path), device=device, dtype=dtype, attention=attention, block_length=block_length
+    )
+    predictor = BackbonePredictor(loaded.backbone, loaded.facts)
+    return Model(predictor, loaded.facts, loaded.text, loaded.source, predictor.device)

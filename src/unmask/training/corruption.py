@@ -1,0 +1,155 @@
+"""Corruption: how clean text becomes training input, the forward process of masked diffusion.
+
+Source: Nie et al., Large Language Diffusion Models (arXiv 2502.09992), alg. 2 (supervised fine-tuning), for the uniform form;
+Arriola et al., Block Diffusion (arXiv 2503.09573), for training on one block with a clean left side.
+Knows tokens, masks and weights; knows neither tokenizers nor models.
+
+Shape letters: b rows of the batch, l slots of the canvas.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class CleanBatch:
+    """Uncorrupted canvases: prompt, answer, end padding."""
+
+    tokens: Int[Tensor, "b l"]
+    weights: Float[Tensor, "b l"]  # share of each slot in the loss, 0 on the prompt
+    answer_starts: Int[Tensor, " b"]  # first slot of the answer
+    exists: Bool[Tensor, "b l"]  # False on padding, which nobody attends to
+    labels: tuple[str, ...] = ()  # one per row, for reports only
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedBatch:
+    """What the model sees and what it should have seen; made by corruption, consumed by an objective."""
+
+    tokens: Int[Tensor, "b l"]  # what the model sees
+    masked: Bool[Tensor, "b l"]
+    targets: Int[Tensor, "b l"]
+    weights: Float[Tensor, "b l"]  # 0 where no loss
+    exists: Bool[Tensor, "b l"]  # False on padding, which nobody attends to
+
+
+@runtime_checkable
+class Corruption(Protocol):
+    """A way to corrupt a batch; the same generator state gives the same result."""
+
+    def __call__(self, clean: CleanBatch, generator: torch.Generator) -> MaskedBatch: ...
+
+
+def stratified_ratios(rows: int, lowest: float, generator: torch.Generator) -> Float[Tensor, " b"]:
+    """Masking ratios t, one per row, spread evenly over [lowest, 1] and assigned to the rows at random.
+
+    One draw per stratum lowers the variance of the loss (Kingma et al., Variational Diffusion Models, arXiv 2107.00630).
+    """
+    strata = (torch.randperm(rows, generator=generator) + torch.rand(1, generator=generator)) / rows
+    return lowest + (1.0 - lowest) * strata
+
+
+def masked_batch(
+    clean: CleanBatch,
+    masked: Bool[Tensor, "b l"],
+    ratios: Float[Tensor, " b"],
+    mask_id: int,
+    scored: Bool[Tensor, "b l"] | None = None,
+) -> MaskedBatch:
+    """Hide the given slots and weigh them: share of the slot / ratio / total of the row's shares.
+
+    Args:
+        clean: the canvases.
+        masked: slots to hide, (b, l); never a slot of the prompt.
+        ratios: probability with which a scored slot was hidden, (b,), in (0, 1].
+        mask_id: the mask token.
+        scored: slots whose shares make up the row's total and which may carry loss, (b, l); all by default.
+    """
+    assert not bool((masked & ~clean.exists).any()), "padding cannot be masked"
+    shares = clean.weights if scored is None else clean.weights * scored
+    totals = shares.sum(dim=1, keepdim=True).clamp_min(torch.finfo(shares.dtype).tiny)
+    return MaskedBatch(
+        tokens=clean.tokens.masked_fill(masked, mask_id),
+        masked=masked,
+        targets=clean.tokens,
+        weights=shares * masked / (ratios[:, None] * totals),
+        exists=clean.exists,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RandomMask:
+    """LLaDA's corruption: every answer slot is masked with the row's ratio t, weights 1/t.
+
+    Source: Nie et al. (arXiv 2502.09992), alg. 2. Deviates: t comes from [lowest, 1] instead of (0, 1], stratified over the
+    batch, because weights beyond 10 made training noisy.
+    """
+
+    mask_id: int
+    lowest: float = 0.1  # smallest masking ratio t
+
+    def __call__(self, clean: CleanBatch, generator: torch.Generator) -> MaskedBatch:
+        ratios = stratified_ratios(clean.tokens.shape[0], self.lowest, generator)
+        noise = torch.rand(clean.tokens.shape, generator=generator)
+        masked = (noise < ratios[:, None]) & _answer(clean)
+        return masked_batch(clean, masked, ratios, self.mask_id)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMask:
+    """What block-by-block decoding meets: left of one block clean, the block masked with ratio t, everything right masked.
+
+    The block is drawn with probability proportional to its share in the loss and only its slots carry loss, so that the
+    expected loss is that of all blocks together.
+
+    Source: Arriola et al., Block Diffusion (arXiv 2503.09573), eq. 8. Deviates: attention stays bidirectional and the masked
+    right side is visible, as in LLaDA's semi-autoregressive decoding.
+    """
+
+    mask_id: int
+    block_length: int = 32
+    lowest: float = 0.1  # smallest masking ratio t
+
+    def __call__(self, clean: CleanBatch, generator: torch.Generator) -> MaskedBatch:
+        rows, length = clean.tokens.shape
+        answer = _answer(clean)
+        offsets = torch.arange(length) - clean.answer_starts[:, None]
+        blocks = torch.div(offsets, self.block_length, rounding_mode="floor").clamp_min(0)
+        slot = torch.multinomial(clean.weights, 1, generator=generator)  # its block is drawn by the block's share
+        chosen = blocks.gather(1, slot)
+        ratios = stratified_ratios(rows, self.lowest, generator)
+        noise = torch.rand(clean.tokens.shape, generator=generator)
+        inside = answer & (blocks == chosen)
+        masked = (inside & (noise < ratios[:, None])) | (answer & (blocks > chosen))
+        return masked_batch(clean, masked, ratios, self.mask_id, scored=inside)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Each row of a batch is corrupted by one of two ways, half of the rows by either."""
+
+    first: Corruption
+    second: Corruption
+
+    def __call__(self, clean: CleanBatch, generator: torch.Generator) -> MaskedBatch:
+        rows = clean.tokens.shape[0]
+        one, other = self.first(clean, generator), self.second(clean, generator)
+        # With an odd number of rows the larger half is either one's turn.
+        parity = int(torch.randint(2, (1,), generator=generator))
+        pick = ((torch.randperm(rows, generator=generator) + parity) % 2 == 0)[:, None]
+        return MaskedBatch(
+            tokens=torch.where(pick, one.tokens, other.tokens),
+            masked=torch.where(pick, one.masked, other.masked),
+            targets=clean.tokens,
+            weights=torch.where(pick, one.weights, other.weights),
+            exists=clean.exists,
+        )
+
+
+def _answer(clean: CleanBatch) -> Bool[Tensor, "b l"]:
+    slots = torch.arange(clean.tokens.shape[1])
+    return (slots >= clean.answer_starts[:, None]) & clean.exists
