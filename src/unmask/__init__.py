@@ -3,7 +3,8 @@
     import unmask
 
     model = unmask.load("builtin")
-    answers = unmask.generate(model, ["Solve this 4x4 sudoku:\\n1000\\n0002\\n4003\\n0000"], decoder="threshold(threshold=0.9)")
+    puzzle = "Solve this 4x4 sudoku:\\n1000\\n0002\\n4003\\n0000"
+    answers = unmask.generate(model, [puzzle], decoder="threshold(threshold=0.9)")
     print(answers[0].text, answers[0].nfe, answers[0].tpf)
 """
 

@@ -105,7 +105,7 @@ class Completion:
     nfe: int  # forward passes
     tpf: float  # answer tokens up to and including the end token, per forward pass
     rows_computed: int  # hidden states computed
-    finish_reason: FinishReason  # "stop": an end token; "length": all slots used; "unfinished": masks left (compat only)
+    finish_reason: FinishReason  # "stop": end token; "length": slots used up; "unfinished": masks left (compat)
     seconds: float  # wall time until this row was finished, its batch mates included
     canvas: list[int]  # the whole canvas with the answer filled in (infilling reads this)
     trajectory: Trajectory | None
@@ -285,9 +285,9 @@ def _trimmed(state: DenoisingState) -> DenoisingState:
     return replace(state, **sliced)
 
 
-def _complete_batch(model: Model, state: DenoisingState, recipe: Recipe, record: bool) -> list[Completion]:
+def _complete_batch(model: Model, state: DenoisingState, recipe: Recipe, keep: bool) -> list[Completion]:
     begun = time.perf_counter()
-    recorder = Recorder(state) if record else None
+    recorder = Recorder(state) if keep else None
     count = state.num_rows
     last: list[DenoisingState | None] = [None] * count
     nfe, rows, seconds = [0] * count, [0] * count, [0.0] * count
@@ -305,7 +305,8 @@ def _complete_batch(model: Model, state: DenoisingState, recipe: Recipe, record:
     for row in range(count):
         final = last[row]
         assert final is not None, "every row has at least one slot to fill, so it took at least one step"
-        answers.append(_completion(model, final, nfe[row], rows[row], seconds[row], trajectory and trajectory.of_row(row)))
+        record = trajectory and trajectory.of_row(row)
+        answers.append(_completion(model, final, nfe[row], rows[row], seconds[row], record))
     return answers
 
 

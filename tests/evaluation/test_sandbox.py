@@ -5,6 +5,15 @@ import pytest
 from unmask.evaluation.sandbox import run_functions
 
 ONE = [((), 1)]
+STUBBORN = """
+def f():
+    while True:
+        try:
+            while True:
+                pass
+        except:
+            pass
+"""
 
 
 def runs(source: str, checks=ONE, **options) -> bool:
@@ -101,7 +110,7 @@ def test_printed_output_can_not_pass_for_a_verdict() -> None:
     "bomb",
     [
         "def f():\n    while True:\n        pass",
-        "def f():\n    while 1:\n        try:\n            while 1:\n                pass\n        except:\n            1",
+        STUBBORN,
         "def f():\n    return 10**10**10",
         "def f():\n    return [0] * 10**10",
         "def f():\n    x = [1]\n    while True:\n        x += x",

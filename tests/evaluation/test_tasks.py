@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import UnknownNameError
-from unmask.evaluation.suite import grade, held_out, training_problems, without_fence
 from unmask.evaluation.tasks import TASKS, Problem, is_held_out, load_sudoku
 from unmask.evaluation.tasks.sudoku import GRIDS, solutions
+from unmask.evaluation.tasks.suite import grade, held_out, training_problems, without_fence
 
 SAMPLE = Path(__file__).parents[1] / "data" / "sudoku_sample.jsonl"
 EVEN_MIX = {"functions": 1.0, "sudoku": 1.0, "words": 1.0}
@@ -62,6 +62,7 @@ def test_a_constant_that_is_off_by_one_is_noticed() -> None:
     assert sum(grade(problems, [problem.answer.replace(" > 7", " > 8") for problem in problems])) <= len(problems) // 2
 
 
+@pytest.mark.slow
 def test_the_key_of_a_function_ignores_its_names() -> None:
     problems = sampled("functions", 1000)
     heads = {(problem.key, problem.prompt) for problem in problems}
@@ -71,6 +72,7 @@ def test_the_key_of_a_function_ignores_its_names() -> None:
         assert problem.entry_point in problem.prompt
 
 
+@pytest.mark.slow
 def test_functions_are_many_and_differ_in_length() -> None:
     problems = sampled("functions", 1000)
     assert len({problem.key for problem in problems}) > 850

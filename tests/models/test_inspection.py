@@ -30,13 +30,9 @@ torch.set_num_threads(1)
 def test_the_description_names_every_fact_a_decoder_depends_on(name: str) -> None:
     told = inspect_checkpoint(REFERENCE / name)
     assert told["family"] == name and told["shift"] == {"llada": 0, "dream": 1}[name]
-    assert (
-        told["mask"] == {"llada": {"id": 56, "token": "<|mdm_mask|>"}, "dream": {"id": 55, "token": "<|mask|>"}}[name]
-    )
-    assert [end["token"] for end in told["ends"]] == [
-        "<|endoftext|>",
-        {"llada": "<|eot_id|>", "dream": "<|im_end|>"}[name],
-    ]
+    mask, turn = {"llada": ((56, "<|mdm_mask|>"), "<|eot_id|>"), "dream": ((55, "<|mask|>"), "<|im_end|>")}[name]
+    assert (told["mask"]["id"], told["mask"]["token"]) == mask and told["banned"] == [told["mask"]]
+    assert [end["token"] for end in told["ends"]] == ["<|endoftext|>", turn]
     assert told["begin"]["token"] == {"llada": "<|startoftext|>", "dream": "<|beginoftext|>"}[name]
     assert told["chat_template"] is True and told["max_length"] == 512
     assert told["attention"] == "bidirectional" and told["block_length"] is None

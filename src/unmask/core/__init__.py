@@ -1,1 +1,1 @@
-"""The engine: states, windows, canvases, predictions and the one loop. Knows no model, no method and no cache by name."""
+"""The engine: states, windows, canvases, predictions, the one loop. Knows no model, method or cache by name."""

@@ -5,7 +5,7 @@ Shape letters: b batch rows still running, l canvas slots.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -25,6 +25,7 @@ from unmask.errors import StalledDecoding
 Memory = Any
 
 
+@runtime_checkable
 class Store(Protocol):
     """What the predictor remembers between forward passes (keys and values)."""
 
@@ -37,6 +38,7 @@ class Store(Protocol):
         ...
 
 
+@runtime_checkable
 class Facts(Protocol):
     """What the loop has to know about a model (all of it: `models.facts.ModelFacts`)."""
 
@@ -48,6 +50,7 @@ class Facts(Protocol):
     def shift(self) -> int: ...
 
 
+@runtime_checkable
 class Cache(Protocol):
     """What the loop asks of a cache policy (see `caches.base.CachePolicy`)."""
 
@@ -55,6 +58,7 @@ class Cache(Protocol):
     def frozen(self, state: DenoisingState, window: Window, memory: Memory) -> Bool[Tensor, "b l"] | None: ...
 
 
+@runtime_checkable
 class MaskPredictor(Protocol):
     """A network that gives, for every asked slot, scores of its token."""
 
@@ -75,6 +79,7 @@ class MaskPredictor(Protocol):
         ...
 
 
+@runtime_checkable
 class Method(Protocol):
     """What the loop asks of a decoding method (see `decoders.base.Decoder`)."""
 

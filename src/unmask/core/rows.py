@@ -17,14 +17,14 @@ Tree = TypeVar("Tree")
 def take(tree: Tree, rows: Int[Tensor, " n"]) -> Tree:
     """The same tree with the given batch rows only, in the given order."""
     if isinstance(tree, Tensor):
-        return tree.index_select(0, rows)
+        return tree.index_select(0, rows)  # type: ignore[return-value]
     if hasattr(tree, "take_rows"):
         return tree.take_rows(rows)  # type: ignore[no-any-return]
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         changed = {f.name: take(getattr(tree, f.name), rows) for f in dataclasses.fields(tree)}
         return dataclasses.replace(tree, **changed)
     if isinstance(tree, tuple):
-        return type(tree)(take(part, rows) for part in tree)  # type: ignore[return-value]
+        return type(tree)(take(part, rows) for part in tree)
     return tree
 
 
@@ -32,7 +32,7 @@ def join(first: Tree, second: Tree) -> Tree:
     """Rows of `second` behind those of `first`; both must have the same slots (see `DenoisingState.widen`)."""
     if isinstance(first, Tensor):
         assert isinstance(second, Tensor), "join needs two trees of the same form"
-        return torch.cat((first, second))
+        return torch.cat((first, second))  # type: ignore[return-value]
     if hasattr(first, "join_rows"):
         return first.join_rows(second)  # type: ignore[no-any-return]
     if dataclasses.is_dataclass(first) and not isinstance(first, type):
@@ -40,5 +40,5 @@ def join(first: Tree, second: Tree) -> Tree:
         return dataclasses.replace(first, **changed)
     if isinstance(first, tuple):
         assert isinstance(second, tuple), "join needs two trees of the same form"
-        return type(first)(join(a, b) for a, b in zip(first, second, strict=True))  # type: ignore[return-value]
+        return type(first)(join(a, b) for a, b in zip(first, second, strict=True))
     return first

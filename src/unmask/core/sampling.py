@@ -1,7 +1,7 @@
 """How logits become one candidate token per slot.
 
-Noise is counter-based: every random number is a function of (seed of the row, name of the stream, step of the row, slot,
-token id). A row therefore draws the same numbers alone and in any batch, with any cache, and after a resume.
+Noise is counter-based: every random number is a function of (seed of the row, name of the stream, step of the row,
+slot, token id). A row therefore draws the same numbers alone and in any batch, with any cache, and after a resume.
 
 Shape letters: b batch rows, a asked targets, v vocabulary.
 """

@@ -65,6 +65,18 @@ def first_end(state: DenoisingState, end_ids: tuple[int, ...]) -> Int[Tensor, " 
     return torch.where(ends.any(-1), ends.to(torch.int8).argmax(-1), state.num_slots)
 
 
+def settled(state: DenoisingState, window: Window, revokes: bool) -> Bool[Tensor, "b l"]:
+    """The answer slots that will never change again: the committed run from the first one on.
+
+    A method that may revoke settles a slot only when its window is full or has moved on.
+    """
+    run = state.answer & (state.masked.cumsum(-1) == 0)
+    if not revokes:
+        return run
+    full = ~(window.open & state.masked).any(-1, keepdim=True)
+    return run & (full | (state.slots < window.first[:, None]))
+
+
 def is_any(tokens: Int[Tensor, "b l"], ids: tuple[int, ...]) -> Bool[Tensor, "b l"]:
     found = torch.zeros_like(tokens, dtype=torch.bool)
     for token in ids:

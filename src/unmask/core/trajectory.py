@@ -1,4 +1,4 @@
-"""The record of a run: every commit, revocation and fill, in order. One format for traces, tests, training and pictures.
+"""The record of a run: every commit, revocation and fill. One format for traces, tests, training and pictures.
 
 Shape letters: b rows, l slots, e events, t (row, step) pairs.
 """

@@ -7,7 +7,7 @@ policy may take over a block through `run_block`, the one seam, and gets the blo
 Shape letters: b batch rows, r rows computed, s slots that serve as keys, h heads, g key heads, d head size, v vocabulary.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,6 +20,7 @@ from unmask.models.config import BackboneConfig
 Rotary = tuple[Tensor, Tensor]
 
 
+@runtime_checkable
 class BlockRunner(Protocol):
     """What the backbone calls once per layer (see `caches.base.CachePolicy.run_block`)."""
 

@@ -1,7 +1,7 @@
 """Classifier-free guidance: a predictor that wraps a predictor.
 
-Source: Nie et al., LLaDA (arXiv 2502.09992), unsupervised guidance. Deviates: nowhere; the released sampler additionally
-fails without an attention mask, which this one has no need of.
+Source: Nie et al., LLaDA (arXiv 2502.09992), unsupervised guidance. Deviates: nowhere; the released sampler also fails
+without an attention mask, which this one has no need of.
 """
 
 from dataclasses import dataclass, replace

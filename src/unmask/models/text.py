@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -110,17 +111,26 @@ class Text:
         Raises:
             RequestError: if the text is not valid Unicode.
         """
-        if not text:
-            return []
-        encoding = _encode(self._plain, text)
-        unknown = self.id_of(self.named["unk_token"]) if "unk_token" in self.named else None
-        for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            # a vocabulary may hold the literal as an ordinary word too: cut it in two
-            if token in self._control and token != unknown:
-                if end - start < 2:
-                    raise RequestError(f"the character {text[start:end]!r} is a control token of this model, drop it")
-                return [*self.encode(text[: start + 1]), *self.encode(text[start + 1 :])]
-        return list(encoding.ids)
+        ids: list[int] = _encode(self._tokenizer, text).ids
+        if self._control.keys().isdisjoint(ids):
+            return ids
+        # the unknown token alone may come from ordinary text
+        forbidden = self._control.keys() - {self.id_of(self.named.get("unk_token", ""))}
+        ids, pending = [], [text]
+        while pending:
+            piece = pending.pop()
+            encoding = self._plain.encode(piece, add_special_tokens=False)
+            spans = zip(encoding.ids, encoding.offsets, strict=True)
+            found = [span for token, span in spans if token in forbidden]
+            if not found:
+                ids += encoding.ids
+                continue
+            # the vocabulary holds the literal as an ordinary word too: cut it behind its first character
+            if any(end - start < 2 for start, end in found):
+                raise RequestError("the text holds a character that is a control token of this model; leave it out")
+            cuts = [0, *(start + 1 for start, _ in found), len(piece)]
+            pending += [piece[start:end] for start, end in pairwise(cuts)][::-1]
+        return ids
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a conversation, up to and including the opening of the assistant's answer.

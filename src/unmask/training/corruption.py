@@ -1,7 +1,7 @@
 """Corruption: how clean text becomes training input, the forward process of masked diffusion.
 
-Source: Nie et al., Large Language Diffusion Models (arXiv 2502.09992), alg. 2 (supervised fine-tuning), for the uniform form;
-Arriola et al., Block Diffusion (arXiv 2503.09573), for training on one block with a clean left side.
+Source: Nie et al., Large Language Diffusion Models (arXiv 2502.09992), alg. 2 (supervised fine-tuning), for the
+uniform form; Arriola et al., Block Diffusion (arXiv 2503.09573), for training on one block with a clean left side.
 Knows tokens, masks and weights; knows neither tokenizers nor models.
 
 Shape letters: b rows of the batch, l slots of the canvas.
@@ -36,6 +36,16 @@ class MaskedBatch:
     weights: Float[Tensor, "b l"]  # 0 where no loss
     exists: Bool[Tensor, "b l"]  # False on padding, which nobody attends to
 
+    def to(self, device: torch.device) -> "MaskedBatch":
+        """The same batch on a device."""
+        return MaskedBatch(
+            self.tokens.to(device),
+            self.masked.to(device),
+            self.targets.to(device),
+            self.weights.to(device),
+            self.exists.to(device),
+        )
+
 
 @runtime_checkable
 class Corruption(Protocol):
@@ -47,7 +57,8 @@ class Corruption(Protocol):
 def stratified_ratios(rows: int, lowest: float, generator: torch.Generator) -> Float[Tensor, " b"]:
     """Masking ratios t, one per row, spread evenly over [lowest, 1] and assigned to the rows at random.
 
-    One draw per stratum lowers the variance of the loss (Kingma et al., Variational Diffusion Models, arXiv 2107.00630).
+    One draw per stratum lowers the variance of the loss (Kingma et al., Variational Diffusion Models, arXiv
+    2107.00630).
     """
     strata = (torch.randperm(rows, generator=generator) + torch.rand(1, generator=generator)) / rows
     return lowest + (1.0 - lowest) * strata
@@ -85,8 +96,8 @@ def masked_batch(
 class RandomMask:
     """LLaDA's corruption: every answer slot is masked with the row's ratio t, weights 1/t.
 
-    Source: Nie et al. (arXiv 2502.09992), alg. 2. Deviates: t comes from [lowest, 1] instead of (0, 1], stratified over the
-    batch, because weights beyond 10 made training noisy.
+    Source: Nie et al. (arXiv 2502.09992), alg. 2. Deviates: t comes from [lowest, 1] instead of (0, 1], stratified
+    over the batch, because weights beyond 10 made training noisy.
     """
 
     mask_id: int
@@ -101,13 +112,14 @@ class RandomMask:
 
 @dataclass(frozen=True, slots=True)
 class BlockMask:
-    """What block-by-block decoding meets: left of one block clean, the block masked with ratio t, everything right masked.
+    """What block-by-block decoding meets: left of one block clean, the block masked with ratio t, everything right
+    masked.
 
     The block is drawn with probability proportional to its share in the loss and only its slots carry loss, so that the
     expected loss is that of all blocks together.
 
-    Source: Arriola et al., Block Diffusion (arXiv 2503.09573), eq. 8. Deviates: attention stays bidirectional and the masked
-    right side is visible, as in LLaDA's semi-autoregressive decoding.
+    Source: Arriola et al., Block Diffusion (arXiv 2503.09573), eq. 8. Deviates: attention stays bidirectional and the
+    masked right side is visible, as in LLaDA's semi-autoregressive decoding.
     """
 
     mask_id: int

@@ -1,7 +1,7 @@
 """Data: from problems or a JSONL file to length-bucketed batches of clean canvases.
 
-Everything is a function of a seed and of two counters (chunk, batch in the chunk), so that a run resumes exactly where it
-stopped and the number of processes changes nothing.
+Everything is a function of a seed and of two counters (chunk, batch in the chunk), so that a run resumes exactly where
+it stopped and the number of processes changes nothing.
 """
 
 import json
@@ -15,14 +15,15 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from unmask.errors import UnmaskError
+from unmask.errors import RequestError, UnmaskError
+from unmask.evaluation.tasks.base import Problem
 from unmask.evaluation.tasks.suite import training_problems
+from unmask.models.text import Message, Text
 from unmask.training.corruption import CleanBatch
 
 logger = logging.getLogger(__name__)
 
 CHUNK_EXAMPLES = 1024  # examples that are made, sorted into buckets and shuffled together
-Message = Mapping[str, str]
 
 
 class DataError(UnmaskError):
@@ -46,17 +47,23 @@ class ExampleSource(Protocol):
 
 
 class ChatEncoder:
-    """Conversations to token ids through the tokenizer's own chat template."""
+    """Conversations to token ids through the tokenizer's own chat template.
 
-    def __init__(self, tokenizer: Any, end_id: int) -> None:
-        self.tokenizer = tokenizer  # a transformers tokenizer with a chat template
-        self.end_id = end_id
+    Args:
+        text: tokenizer and template.
+        end_id: the token that ends an answer.
+    """
+
+    def __init__(self, text: Text, end_id: int) -> None:
+        self.text, self.end_id = text, end_id
 
     def encode(self, messages: Sequence[Message], answer: str, label: str = "") -> Example:
-        """Render the messages up to the answer's start, encode both, end the answer with the end token."""
-        text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-        prompt = self.tokenizer.encode(text, add_special_tokens=False)
-        written = self.tokenizer.encode(answer, add_special_tokens=False)
+        """Render the messages up to the answer's start, encode both, end the answer.
+
+        Raises:
+            RequestError: if the template is missing or refuses the messages.
+        """
+        prompt, written = self.text.encode_chat(messages), self.text.encode(answer)
         return Example(tuple(prompt), (*written, self.end_id), label)
 
 
@@ -64,27 +71,31 @@ class GeneratedExamples:
     """Problems of the built-in tasks.
 
     Args:
-        mix: task -> share of the *tokens* seen in training (prompt, answer and an average tail), any positive scale. Tasks
-            with short problems get more problems; the factor is measured on 200 problems of each task.
+        mix: task -> share of the *tokens* seen in training (prompt, answer and an average tail), any positive scale.
+            Tasks with short problems get more problems; the factor is measured on 200 problems of each task.
         encoder: text to ids.
         seed: of everything drawn.
         exclude: keys of problems that must not occur (test sets).
     """
 
-    def __init__(self, mix: Mapping[str, float], encoder: ChatEncoder, seed: int, exclude: Collection[str] = ()) -> None:
+    def __init__(
+        self, mix: Mapping[str, float], encoder: ChatEncoder, seed: int, exclude: Collection[str] = ()
+    ) -> None:
         self.encoder, self.seed, self.exclude = encoder, seed, exclude
         self.mix: dict[str, float] = {}
         for task, share in mix.items():
-            sample = [self._encode(problem) for problem in islice(training_problems({task: 1.0}, seed, exclude), 200)]
+            sample = [
+                self._encode(problem) for problem in islice(training_problems({task: 1.0}, seed, exclude=exclude), 200)
+            ]
             tokens = sum(len(example.prompt) + len(example.answer) + 32 for example in sample) / len(sample)
             self.mix[task] = share / tokens
 
     def chunk(self, index: int) -> list[Example]:
         """`CHUNK_EXAMPLES` fresh problems."""
-        problems = training_problems(self.mix, self.seed * 1_000_003 + index + 1, self.exclude)
+        problems = training_problems(self.mix, self.seed * 1_000_003 + index + 1, exclude=self.exclude)
         return [self._encode(problem) for problem in islice(problems, CHUNK_EXAMPLES)]
 
-    def _encode(self, problem: Any) -> Example:
+    def _encode(self, problem: Problem) -> Example:
         return self.encoder.encode([{"role": "user", "content": problem.prompt}], problem.answer, problem.task)
 
 
@@ -92,7 +103,8 @@ class FileExamples:
     """The user's own conversations; every chunk is a shuffled part of an epoch.
 
     Args:
-        path: JSON lines, each `{"prompt": ..., "answer": ...}` or `{"messages": [...]}` ending with the assistant's turn.
+        path: JSON lines, each `{"prompt": ..., "answer": ...}` or `{"messages": [...]}` ending with the assistant's
+            turn.
         encoder: text to ids.
         seed: of the shuffles.
         max_length: longest prompt plus answer, tokens; longer examples are left out with a warning.
@@ -103,7 +115,12 @@ class FileExamples:
 
     def __init__(self, path: Path, encoder: ChatEncoder, seed: int, max_length: int) -> None:
         self.seed = seed
-        every = [encoder.encode(messages, answer) for messages, answer in read_conversations(path)]
+        every = []
+        for number, messages, answer in read_conversations(path):
+            try:
+                every.append(encoder.encode(messages, answer))
+            except RequestError as error:
+                raise DataError(f"{path}, line {number}: {error}") from None
         self.examples = [example for example in every if len(example.prompt) + len(example.answer) <= max_length]
         if len(self.examples) < len(every):
             logger.warning("%s: %d of %d examples are longer than %d tokens and are left out", path,
@@ -122,8 +139,8 @@ class FileExamples:
         return chosen
 
 
-def read_conversations(path: Path) -> Iterator[tuple[list[Message], str]]:
-    """Messages before the answer, and the answer, of every line of a JSONL file.
+def read_conversations(path: Path) -> Iterator[tuple[int, list[Message], str]]:
+    """Line number, messages before the answer, and the answer, of every line of a JSONL file.
 
     Raises:
         DataError: with file and line, if the file is missing or a line is no conversation.
@@ -140,7 +157,7 @@ def read_conversations(path: Path) -> Iterator[tuple[list[Message], str]]:
             record = json.loads(line)
         except json.JSONDecodeError as error:
             raise DataError(f"{where}: not valid JSON: {error}") from None
-        yield _conversation(record, where)
+        yield number, *_conversation(record, where)
 
 
 def _conversation(record: Any, where: str) -> tuple[list[Message], str]:
@@ -198,7 +215,7 @@ class BucketedBatches:
     Args:
         source: where examples come from.
         batch_tokens: slots of one (micro-)batch at most, unless a single row is longer.
-        end_id: the end token, which also fills up.
+        pad_id: end token that fills up after the answer.
         seed: of tails and order.
         max_length: longest canvas with its prompt, tokens.
         tail: end tokens after an answer.
@@ -210,13 +227,13 @@ class BucketedBatches:
         source: ExampleSource,
         *,
         batch_tokens: int,
-        end_id: int,
+        pad_id: int,
         seed: int,
         max_length: int,
         tail: Tail = Tail(),
         bucket: int = 16,
     ) -> None:
-        self.source, self.batch_tokens, self.end_id, self.seed = source, batch_tokens, end_id, seed
+        self.source, self.batch_tokens, self.pad_id, self.seed = source, batch_tokens, pad_id, seed
         self.max_length, self.tail, self.bucket = max_length, tail, bucket
         self._chunk, self._taken = 0, 0
         self._groups: list[tuple[int, list[Example]]] | None = None
@@ -236,7 +253,7 @@ class BucketedBatches:
         for _ in range(count):
             if self._groups is None:
                 self._groups = self._bucketed(self._chunk)
-            if self._taken == len(self._groups):
+            if self._taken >= len(self._groups):
                 self._chunk, self._taken = self._chunk + 1, 0
                 self._groups = self._bucketed(self._chunk)
             batches.append(self._collate(*self._groups[self._taken]))
@@ -268,7 +285,7 @@ class BucketedBatches:
         return groups
 
     def _collate(self, length: int, examples: list[Example]) -> CleanBatch:
-        tokens = torch.full((len(examples), length), self.end_id, dtype=torch.long)
+        tokens = torch.full((len(examples), length), self.pad_id, dtype=torch.long)
         weights = torch.zeros(len(examples), length)
         for row, example in enumerate(examples):
             start, end = len(example.prompt), len(example.prompt) + len(example.answer)

@@ -1,55 +1,53 @@
-"""From a training checkpoint to a plain LLaDA checkpoint folder that the ordinary loader reads.
+"""From a training checkpoint to a plain checkpoint folder that the ordinary loader reads.
 
-In training the input embedding is RMS-normed and tied to the output head. Both are baked: the exported input table is
-`rmsnorm(E)`, the exported head is `E`, which gives the same logits from an untied model without the norm.
+In training the input embedding of a new model is RMS-normed and tied to the output head. Both are baked: the exported
+input table is `rmsnorm(E)`, the exported head is `E`, which gives the same logits from an untied model without the
+norm.
 """
 
 import json
 import shutil
 import tempfile
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.models.checkpoints import FAMILIES
 from unmask.models.config import BackboneConfig
 from unmask.training.loop import TrainingError, read_checkpoint
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+# What a model folder holds besides its weights; a run's folder holds those that its model has.
+MODEL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
 
-_BLOCK_NAMES = {
-    "query": "q_proj",
-    "key": "k_proj",
-    "value": "v_proj",
-    "attention_out": "attn_out",
-    "gate": "ff_proj",  # the silu side
-    "up": "up_proj",
-    "down": "ff_out",
-    "attention_norm": "attn_norm",
-    "feed_norm": "ff_norm",
-}
 
-
-def llada_tensors(config: BackboneConfig, weights: dict[str, Tensor]) -> dict[str, Float[Tensor, "..."]]:
-    """Weights of a `Backbone` under the names of the 8B release, embedding baked, still in their dtype."""
-    if config.qkv_bias:
-        raise ValueError("the LLaDA format has no biases: got qkv_bias=True")
+def baked(config: BackboneConfig, weights: Mapping[str, Tensor]) -> tuple[BackboneConfig, dict[str, Tensor]]:
+    """The same function as an untied backbone without the embedding's norm."""
+    if not config.normed_embedding:
+        return config, dict(weights)
     table = weights["embedding.weight"]
-    normed = functional.rms_norm(table, (config.width,), eps=config.norm_epsilon) if config.normed_embedding else table
-    named = {
-        "model.transformer.wte.weight": normed,
-        "model.transformer.ff_out.weight": table if config.tied else weights["head.weight"],
-        "model.transformer.ln_f.weight": weights["norm.weight"],
+    head = table if config.tied else weights["head.weight"]
+    normed = functional.rms_norm(table, (config.width,), eps=config.norm_epsilon)
+    return replace(config, tied=False, normed_embedding=False), {
+        **weights,
+        "embedding.weight": normed,
+        "head.weight": head,
     }
-    for layer in range(config.num_layers):
-        for ours, theirs in _BLOCK_NAMES.items():
-            named[f"model.transformer.blocks.{layer}.{theirs}.weight"] = weights[f"blocks.{layer}.{ours}.weight"]
-    return named
 
 
 def llada_config(config: BackboneConfig, *, mask_id: int, end_id: int) -> dict[str, Any]:
@@ -96,42 +94,56 @@ def llada_config(config: BackboneConfig, *, mask_id: int, end_id: int) -> dict[s
     }
 
 
-def export(checkpoint: Path, tokenizer_folder: Path, target: Path, *, averaged: bool = True) -> None:
-    """Write a checkpoint folder in bfloat16, all of it or nothing.
+def export(checkpoint: Path, target: Path, *, averaged: bool = True) -> None:
+    """Write a model folder in bfloat16, all of it or nothing.
+
+    Tokenizer files, and `config.json` of a fine-tuned model, come from the folder of the checkpoint; a new model gets a
+    `config.json` in LLaDA's form.
 
     Args:
-        checkpoint: `step-*.pt` of a training run whose facts hold the backbone's config and token ids.
-        tokenizer_folder: has the tokenizer files.
-        target: folder to make; an existing one made by an earlier export is replaced.
+        checkpoint: `step-*.pt` of a training run whose facts are those of `checkpoint_facts`.
+        target: folder to make; a model folder that is there already is replaced.
         averaged: the averaged (EMA) weights instead of the last ones.
 
     Raises:
-        TrainingError: if the checkpoint cannot be read, or the target exists and is no checkpoint folder.
+        TrainingError: if the checkpoint cannot be read, or the target exists and is no model folder.
     """
     content = read_checkpoint(checkpoint)
-    facts = content["facts"]
-    config = BackboneConfig(**facts["config"])
+    facts, source = content["facts"], checkpoint.parent
+    config, weights = baked(BackboneConfig(**facts["config"]), content["ema" if averaged else "model"])
+    names = FAMILIES[facts.get("family", "llada")].tensor_names(config)
     if target.exists() and not (target / "config.json").exists():
-        raise TrainingError(f"{target} exists and is no checkpoint folder: choose another")
-    tensors = llada_tensors(config, content["ema" if averaged else "model"])
+        raise TrainingError(f"{target} exists and is no model folder: choose another")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
         fresh = Path(temporary) / "export"
         fresh.mkdir()
-        save_file(
-            {name: tensor.to(torch.bfloat16).clone().contiguous() for name, tensor in tensors.items()},
-            str(fresh / "model.safetensors"),
-            metadata={"format": "pt"},
-        )
-        written = llada_config(config, mask_id=facts["mask_id"], end_id=facts["end_id"])
+        tensors = {theirs: weights[ours].to("cpu", torch.bfloat16).clone() for ours, theirs in names.items()}
+        save_file(tensors, str(fresh / "model.safetensors"), metadata={"format": "pt"})
+        # safetensors leaves its files readable by their owner only.
+        (fresh / "model.safetensors").chmod(0o644)
+        for name in MODEL_FILES:
+            if (source / name).exists():
+                shutil.copyfile(source / name, fresh / name)
+        if (source / "config.json").exists():
+            written = json.loads((source / "config.json").read_text(encoding="utf-8")) | {"torch_dtype": "bfloat16"}
+        else:
+            written = llada_config(config, mask_id=facts["mask_id"], end_id=facts["end_id"])
         (fresh / "config.json").write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
-        for name in TOKENIZER_FILES:
-            shutil.copyfile(tokenizer_folder / name, fresh / name)
         if target.exists():
             target.rename(Path(temporary) / "old")
         fresh.rename(target)
 
 
-def config_facts(config: BackboneConfig, *, mask_id: int, end_id: int) -> dict[str, Any]:
-    """What a training checkpoint must carry for `export`."""
-    return {"config": asdict(config), "mask_id": mask_id, "end_id": end_id}
+def checkpoint_facts(
+    config: BackboneConfig, *, mask_id: int, end_id: int, pad_id: int, shift: int, family: str
+) -> dict[str, Any]:
+    """What a training checkpoint must carry for `export` and for resuming without the model it started from."""
+    return {
+        "config": asdict(config),
+        "mask_id": mask_id,
+        "end_id": end_id,
+        "pad_id": pad_id,
+        "shift": shift,
+        "family": family,
+    }

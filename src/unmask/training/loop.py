@@ -1,8 +1,9 @@
 """The only training loop.
 
-A recipe makes a `TrainingRun`; `train` carries it out and yields a `Progress` record per step. Every step is a function of
-the run's seed, the step and the state of the last step: noise comes from (seed, step, micro-batch), data from counters. So
-a resumed run repeats the losses bit by bit, and the number of processes changes only the order of sums.
+A recipe makes a `TrainingRun`; `train` carries it out and yields a `Progress` record per step. Every step is a
+function of the run's seed, the step and the state of the last step: noise comes from (seed, step, micro-batch), data
+from counters. So a resumed run repeats the losses bit by bit, and the number of processes changes only the order of
+sums.
 
 Processes: start each with the same run inside an initialised `torch.distributed` group (`torchrun`, or `unmask train
 --processes`). They share the micro-batches of a step and sum gradients in one message.
@@ -80,8 +81,8 @@ class TrainingRun:
         optimizers: their parameters together are those that are trained.
         schedule: factor on every optimizer's learning rate.
         steps: end after this many steps, or None.
-        minutes: end after this much time (of all sittings together), or None; one of both is needed. The schedule follows
-            whichever is further along.
+        minutes: end after this much time (of all sittings together), or None; one of both is needed. The schedule
+            follows whichever is further along.
         micro_batches: batches per step, over all processes; the gradient is that of their union.
         clip: largest norm of the gradient.
         ema_decay: of the averaged weights, per step.
@@ -156,17 +157,21 @@ class _Trainer:
     def __init__(self, run: TrainingRun) -> None:
         self.run = run
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        self.parameters = [p for optimizer in run.optimizers for group in optimizer.param_groups for p in group["params"]]
+        self.parameters = [
+            p for optimizer in run.optimizers for group in optimizer.param_groups for p in group["params"]
+        ]
         self.base_rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in run.optimizers]
         # One buffer behind all gradients: clipping and the message between processes need no copies.
-        self.gradient = torch.zeros(sum(p.numel() for p in self.parameters))
-        for p, part in zip(self.parameters, self.gradient.split([p.numel() for p in self.parameters]), strict=True):
+        self.device = self.parameters[0].device
+        self.gradient = torch.zeros(sum(p.numel() for p in self.parameters), device=self.device)
+        parts = torch.split(self.gradient, [p.numel() for p in self.parameters])
+        for p, part in zip(self.parameters, parts, strict=True):
             p.grad = part.view_as(p)
         self.ema = {name: value.detach().clone() for name, value in run.model.state_dict().items()}
         self.steps, self.tokens, self.seconds, self.saved_at = 0, 0, 0.0, 0.0
         self.started = time.monotonic()
         self.recent: dict[str, list[float]] = defaultdict(list)
-        self.autocast = _autocasts(run.precision)
+        self.autocast = _autocasts(run.precision, self.device)
 
     @property
     def progress(self) -> float:
@@ -196,17 +201,21 @@ class _Trainer:
         """Forward, backward, sum over processes, move."""
         run, begun = self.run, time.monotonic()
         self.gradient.zero_()
-        totals = torch.zeros(5, dtype=torch.float64)  # loss sum, count, targets, slots, seconds of the first process
+        totals = torch.zeros(
+            5, dtype=torch.float64, device=self.device
+        )  # loss sum, count, targets, slots, seconds of the first process
         by_label: dict[str, list[float]] = defaultdict(list)
         for index, clean in enumerate(run.batches.take(run.micro_batches)):
             if index % self.world != self.rank:
                 continue
             noise = torch.Generator().manual_seed((run.seed * 1_000_003 + self.steps) * NOISE_STRIDE + index)
-            masked = run.corruption(clean, noise)
-            with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
+            # Noise is drawn on the CPU, so that every device sees the same.
+            masked = run.corruption(clean, noise).to(self.device)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
                 loss = run.objective(run.model, masked)
             loss.total.backward()  # type: ignore[no-untyped-call]
-            totals[:4] += torch.tensor([loss.total.item(), loss.count, loss.targets, clean.tokens.numel()])
+            parts = [loss.total.item(), loss.count, loss.targets, clean.tokens.numel()]
+            totals[:4] += torch.tensor(parts, dtype=torch.float64, device=self.device)
             for label, value in zip(clean.labels, loss.rows.tolist(), strict=False):
                 by_label[label].append(value)
         if self.rank == 0:
@@ -314,7 +323,7 @@ class _Trainer:
             raise TrainingError(f"{path} does not fit this run (other sizes or recipe?): {error}") from None
         if content["seed"] != self.run.seed:
             raise TrainingError(f"{path} was trained with seed {content['seed']}, not {self.run.seed}")
-        self.ema = content["ema"]
+        self.ema = {name: content["ema"][name].to(value.device) for name, value in self.ema.items()}
         self.run.batches.state = content["batches"]
         self.steps, self.tokens, self.seconds = content["step"], content["tokens"], content["seconds"]
         metrics = path.parent / "metrics.jsonl"
@@ -344,7 +353,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return content
 
 
-def _autocasts(precision: Precision) -> bool:
+def _autocasts(precision: Precision, device: torch.device) -> bool:
+    """Whether to multiply in bfloat16: without native instructions it is slower than float32."""
+    if precision == "auto" and device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if precision == "auto":
         return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
     return precision == "bfloat16"

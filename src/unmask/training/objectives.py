@@ -1,7 +1,7 @@
 """Objectives: what a masked batch costs.
 
-An objective returns a *sum* and the *count* it is to be divided by. Only the training loop divides, once per step, by the
-count of the whole global batch: a mean of means would make gradients depend on how a batch was split.
+An objective returns a *sum* and the *count* it is to be divided by. Only the training loop divides, once per step, by
+the count of the whole global batch: a mean of means would make gradients depend on how a batch was split.
 
 Shape letters: b rows of the batch, l slots of the canvas, n slots with loss, v vocabulary.
 """
@@ -53,9 +53,11 @@ class MaskedCrossEntropy:
     Args:
         per: what is counted: "sample" for weights that are already normalised within a row (LLaDA), "target" for a mean
             over all slots with loss.
+        shift: 1 where the left neighbour's row speaks for a slot (Dream), else 0.
     """
 
     per: Literal["sample", "target"] = "sample"
+    shift: int = 0
 
     def __call__(self, model: Backbone, batch: MaskedBatch) -> LossSum:
         # Attending to everything is cheaper without a mask, and buckets that are filled to the end need none.
@@ -63,9 +65,11 @@ class MaskedCrossEntropy:
         hidden = model.hidden(batch.tokens, None, exists).flatten(0, 1)
         slots = (batch.weights * batch.masked).flatten().nonzero().squeeze(1)
         padding = -len(slots) % HEAD_ROWS
-        padded = functional.pad(slots, (0, padding))
+        # A prompt comes first, so the speaking row of a shifted slot is always in the same sequence.
+        padded = functional.pad(slots, (0, padding), value=self.shift)
         weights = functional.pad(batch.weights.flatten()[slots], (0, padding))
-        losses = weighted_cross_entropy(model.logits(hidden[padded]), batch.targets.flatten()[padded], weights)
+        logits = model.logits(hidden[padded - self.shift])
+        losses = weighted_cross_entropy(logits, batch.targets.flatten()[padded], weights)
         rows = torch.zeros(len(batch.tokens), dtype=losses.dtype, device=losses.device)
         rows.index_add_(0, padded // batch.tokens.shape[1], losses.detach())
         count = len(batch.tokens) if self.per == "sample" else len(slots)

@@ -1,10 +1,11 @@
 """Muon for matrices, in float32, batched over equal shapes and shared among processes.
 
-Source: Jordan et al., Muon: an optimizer for hidden layers in neural networks (kellerjordan.github.io/posts/muon, 2024).
-Deviates: `torch.optim.Muon` orthogonalises one matrix at a time in bfloat16, which a CPU without bfloat16 arithmetic has to
-emulate: 4.6 s a step for the 42 matrices of the built-in model, more than the forward and backward passes of the batch.
-The form here takes 0.2 s on one thread (float32, matrices of equal shape in one batched product) and half of that with two
-processes, each of which orthogonalises its part. Everything else (Nesterov momentum, decay, learning-rate factor) is the same.
+Source: Jordan et al., Muon: an optimizer for hidden layers in neural networks (kellerjordan.github.io/posts/muon,
+2024). Deviates: `torch.optim.Muon` orthogonalises one matrix at a time in bfloat16, which a CPU without bfloat16
+arithmetic has to emulate: 4.6 s a step for the 42 matrices of the built-in model, more than the forward and backward
+passes of the batch. The form here takes 0.2 s on one thread (float32, matrices of equal shape in one batched product)
+and half of that with two processes, each of which orthogonalises its part. Everything else (Nesterov momentum, decay,
+learning-rate factor) is the same.
 """
 
 import math
@@ -58,6 +59,8 @@ class Muon(torch.optim.Optimizer):
         assert closure is None, "closures are not supported"
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not parameters:
+                continue
             updates = _shared_orthogonalisation([self._nesterov(parameter, group) for parameter in parameters])
             for parameter, update in zip(parameters, updates, strict=True):
                 rows, columns = parameter.shape
@@ -81,11 +84,10 @@ def _shared_orthogonalisation(matrices: list[Tensor]) -> list[Tensor]:
     for index, matrix in enumerate(matrices):
         rows, columns = sorted(matrix.shape)
         by_shape[rows, columns].append(index)
-    flat = torch.zeros(sum(matrix.numel() for matrix in matrices))
-    results = [
-        part.view_as(matrix)
-        for part, matrix in zip(flat.split([matrix.numel() for matrix in matrices]), matrices, strict=True)
-    ]
+    flat = torch.zeros(sum(matrix.numel() for matrix in matrices), device=matrices[0].device)
+    sizes = [matrix.numel() for matrix in matrices]
+    parts = torch.split(flat, sizes)
+    results = [part.view_as(matrix) for part, matrix in zip(parts, matrices, strict=True)]
     for indices in by_shape.values():
         mine = indices[rank::world]
         if mine:

@@ -1,8 +1,8 @@
 """The tokenizer of the built-in model: a small byte-level BPE, trained from text.
 
 Numbers up to 99 are one token, so that a small model meets each as a word; longer runs of digits are split into single
-digits, so that the cells of a sudoku stay apart. An operator between two spaces keeps both (" + "), which leaves numbers
-without a leading space: "12" is the same token at the start of a line and inside a sum.
+digits, so that the cells of a sudoku stay apart. An operator between two spaces keeps both (" + "), which leaves
+numbers without a leading space: "12" is the same token at the start of a line and inside a sum.
 """
 
 import json
@@ -41,7 +41,8 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 1280) -> Tokenize
 
     Args:
         texts: the training text; a few thousand samples are enough.
-        vocab_size: number of tokens with the special ones, at least 512 (260 are bytes and special, 90 two-digit numbers).
+        vocab_size: number of tokens with the special ones, at least 512 (260 are bytes and special, 90 two-digit
+            numbers).
 
     Returns:
         The tokenizer; special tokens have the ids 0 to 3 in the order of `SPECIAL_TOKENS`.

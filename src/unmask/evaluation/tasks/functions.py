@@ -182,7 +182,7 @@ class Functions(Task):
 
     def grade(self, problem: Problem, text: str) -> bool:
         """Whether the code in the text passes every hidden test case; runs it in a sandbox."""
-        from unmask.evaluation.suite import grade
+        from unmask.evaluation.tasks.suite import grade
 
         return grade([problem], [text])[0]
 

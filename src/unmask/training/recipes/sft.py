@@ -1,7 +1,7 @@
 """Supervised fine-tuning of a masked diffusion model, also from nothing: the recipe of the built-in model.
 
-Source: Nie et al., Large Language Diffusion Models (arXiv 2502.09992), alg. 2. Deviates: half of the rows are masked block by
-block, end tokens after the answer share a fixed weight, and matrices are moved by Muon.
+Source: Nie et al., Large Language Diffusion Models (arXiv 2502.09992), alg. 2. Deviates: half of the rows are masked
+block by block, end tokens after the answer share a fixed weight, and matrices are moved by Muon.
 """
 
 import math
@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from unmask.models.backbone import Backbone, Block
 from unmask.models.config import BackboneConfig
 from unmask.training.corruption import BlockMask, Mixed, RandomMask
-from unmask.training.loop import BatchSource, Schedule, TrainingRun
+from unmask.training.loop import BatchSource, Schedule, TrainingError, TrainingRun
 from unmask.training.objectives import MaskedCrossEntropy
 from unmask.training.optimizers import Muon
 
@@ -52,8 +51,8 @@ def small_config(
 def fresh_model(config: BackboneConfig, seed: int) -> Backbone:
     """A backbone with starting weights.
 
-    Matrices that write into the residual stream start at zero, so that every layer starts as the identity; the embedding
-    has standard deviation 0.02, other matrices 1 / sqrt(inputs).
+    Matrices that write into the residual stream start at zero, so that every layer starts as the identity; the
+    embedding has standard deviation 0.02, other matrices 1 / sqrt(inputs).
     """
     model = Backbone(config)
     generator = torch.Generator().manual_seed(seed)
@@ -78,6 +77,7 @@ def sft(
     batches: BatchSource,
     *,
     mask_id: int,
+    shift: int = 0,
     options: SFTOptions = SFTOptions(),
     steps: int | None = None,
     minutes: float | None = None,
@@ -88,7 +88,20 @@ def sft(
     checkpoint_minutes: float = 3.0,
     facts: dict[str, Any] | None = None,
 ) -> TrainingRun:
-    """A run of supervised fine-tuning; see `TrainingRun` for what the arguments mean."""
+    """A run of supervised fine-tuning.
+
+    Args:
+        model: trained in place; bidirectional.
+        batches: clean micro-batches.
+        mask_id: the mask token.
+        shift: 1 where the left neighbour's row speaks for a slot (Dream), else 0.
+        options: rates and masking; the other arguments are those of `TrainingRun`.
+
+    Raises:
+        TrainingError: if the model's attention is not bidirectional.
+    """
+    if model.config.attention != "bidirectional":
+        raise TrainingError(f"sft trains bidirectional models, this one is {model.config.attention}")
     inner = {id(parameter) for parameter in model.blocks.parameters() if parameter.ndim == 2}
     matrices = [parameter for parameter in model.parameters() if id(parameter) in inner]
     others = [parameter for parameter in model.parameters() if id(parameter) not in inner]
@@ -100,7 +113,7 @@ def sft(
         model=model,
         batches=batches,
         corruption=Mixed(RandomMask(mask_id, options.lowest), BlockMask(mask_id, options.block_length, options.lowest)),
-        objective=MaskedCrossEntropy(per="sample"),
+        objective=MaskedCrossEntropy(per="sample", shift=shift),
         optimizers=optimizers,
         schedule=schedule,
         steps=steps,
@@ -111,8 +124,3 @@ def sft(
         checkpoint_minutes=checkpoint_minutes,
         facts=facts or {},
     )
-
-
-def trainable(model: nn.Module) -> int:
-    """Number of trained parameters."""
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

@@ -1,0 +1,123 @@
+"""The methods of a benchmark: how they are written, the two that always run, and the named grids."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any, Literal
+
+from unmask.caches import CACHES, CachePolicy
+from unmask.core.sampling import Sampling
+from unmask.core.schedules import SCHEDULES, Schedule
+from unmask.decoders import Decoder
+from unmask.errors import RequestError, UnknownNameError
+from unmask.generate import Recipe
+from unmask.models.facts import ModelFacts
+
+Baseline = Literal["", "A", "B"]
+GRIDS = ("table",)
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """One method of a benchmark."""
+
+    name: str  # what tables call it
+    decoder: str | Decoder
+    schedule: str | Schedule | None = None  # None = the one the method needs, else blocks of 32
+    cache: str | CachePolicy = "none"
+    temperature: float = 0.0  # 0 = greedy
+    stop: Literal["tail", "block", "none"] = "tail"
+    baseline: Baseline = ""
+
+    def recipe(self, facts: ModelFacts) -> Recipe:
+        """The parts, checked against each other and the model.
+
+        Raises:
+            UnknownNameError, RequestError, CompositionError: see `Recipe.of`.
+        """
+        sampling = Sampling(temperature=self.temperature)
+        return Recipe.of(
+            self.decoder, self.schedule, self.cache, sampling=sampling, stop=self.stop, attention=facts.attention
+        )
+
+
+BASELINES = (
+    Contestant("1 token/step", "low-confidence", "sequential(block_length=32)", baseline="A"),
+    Contestant("threshold 0.9", "threshold(threshold=0.9)", "sequential(block_length=32)", baseline="B"),
+)
+
+
+def parse(text: str, schedule: str | None = None, cache: str | None = None) -> Contestant:
+    """Read "DECODER", "DECODER @ SCHEDULE", "DECODER @ CACHE" or "DECODER @ SCHEDULE @ CACHE".
+
+    Args:
+        text: specs joined by "@"; a part behind the decoder is known by its name to be a schedule or a cache.
+        schedule, cache: for a method that names none.
+
+    Raises:
+        UnknownNameError: a part that is neither schedule nor cache.
+        RequestError: no decoder, or two schedules, or two caches.
+    """
+    decoder, *others = (part.strip() for part in text.split("@"))
+    if not decoder:
+        raise RequestError(f'"{text}" names no decoder; write it like "threshold(threshold=0.7) @ dual"')
+    chosen: dict[str, str] = {}
+    for part in others:
+        kind = _kind(part)
+        if kind in chosen:
+            raise RequestError(f'"{text}" has two {kind}s, "{chosen[kind]}" and "{part}"; give one')
+        chosen[kind] = part
+    return _composed(decoder, decoder, chosen.get("schedule", schedule), chosen.get("cache", cache))
+
+
+def _kind(part: str) -> str:
+    name = part.partition("(")[0].strip()
+    if name in SCHEDULES:
+        return "schedule"
+    if name in CACHES:
+        return "cache"
+    raise UnknownNameError("schedule or cache", name, [*SCHEDULES, *CACHES])
+
+
+def _composed(name: str, decoder: str, schedule: str | None, cache: str | None) -> Contestant:
+    label = " @ ".join([name, *(part for part in (schedule, cache) if part)])
+    return Contestant(label, decoder, schedule, cache or "none")
+
+
+def grid(name: str, length: int, schedule: str | None = None, cache: str | None = None) -> list[Contestant]:
+    """A named set of methods.
+
+    "table" is the one of the project's figures: 1, 2, 4 and 8 tokens per step, and thresholds 0.9, 0.7 and 0.5. N
+    tokens per step is `low-confidence(steps=length / N)`, rounded up: a plan for all slots of the canvas, of which an
+    answer that ends early needs only a part.
+
+    Args:
+        length: answer slots, tokens.
+        schedule, cache: for every method of the grid.
+    """
+    if name not in GRIDS:
+        raise UnknownNameError("grid", name, GRIDS)
+    methods = [("1 token/step", "low-confidence")]
+    methods += [(f"{count} tokens/step", f"low-confidence(steps={ceil(length / count)})") for count in (2, 4, 8)]
+    methods += [(f"threshold {bound}", f"threshold(threshold={bound})") for bound in (0.9, 0.7, 0.5)]
+    return [_composed(label, decoder, schedule, cache) for label, decoder in methods]
+
+
+def line_up(contestants: Iterable[Contestant], facts: ModelFacts) -> list[tuple[Contestant, Recipe]]:
+    """The baselines first, then the others in their order; a method that equals an earlier one is dropped.
+
+    Raises:
+        RequestError: two different methods of one name.
+        UnknownNameError, RequestError, CompositionError: a method that cannot run.
+    """
+    methods: list[tuple[Contestant, Recipe]] = []
+    seen: list[dict[str, Any]] = []
+    for contestant in (*BASELINES, *(replace(one, baseline="") for one in contestants)):
+        recipe = contestant.recipe(facts)
+        if recipe.specs() in seen:
+            continue
+        if any(contestant.name == other.name for other, _ in methods):
+            raise RequestError(f'two different methods are named "{contestant.name}"; give each its own name')
+        seen.append(recipe.specs())
+        methods.append((contestant, recipe))
+    return methods

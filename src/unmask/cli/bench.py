@@ -1,0 +1,154 @@
+"""`unmask bench`: methods against each other on the same problems."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from unmask.bench import runner
+from unmask.bench.contestants import Contestant, grid, line_up, parse
+from unmask.bench.problems import file_problems, suite_problems
+from unmask.bench.report import Report, RowFile, markdown, report, setting, tables
+from unmask.errors import RequestError
+from unmask.evaluation.tasks import Problem
+from unmask.generate import DEFAULT_LENGTH
+from unmask.loading import load
+
+DEFAULT_PROBLEMS = 50  # of each task of the suite
+INTERRUPTED = 130  # exit code of a program that was stopped with Ctrl-C
+
+
+def bench(
+    decoder: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='A method, e.g. "factor" or "threshold(threshold=0.7) @ dual"; repeat for more. Behind "@" may stand '
+            "a schedule, a cache, or both with another @."
+        ),
+    ] = None,
+    grid_name: Annotated[
+        str | None,
+        typer.Option("--grid", help='"table": 1, 2, 4 and 8 tokens per step, and thresholds 0.9, 0.7 and 0.5.'),
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help='Schedule of every method that names none with "@". The baselines keep theirs.')
+    ] = None,
+    cache: Annotated[
+        str | None, typer.Option(help='Cache of every method that names none with "@". The baselines keep theirs.')
+    ] = None,
+    model: Annotated[str, typer.Option(help="builtin, a folder, or a hub id.")] = "builtin",
+    suite: Annotated[
+        str | None, typer.Option(help='"builtin" (the default): generated problems the built-in model has never seen.')
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help='Problems of your own instead, JSON lines: {"prompt", "answer"}, {"prompt", "checks", "entry_point"} '
+            'with an optional "task", or 4x4 sudokus {"input", "output"}. A file or a folder.'
+        ),
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help="Only these tasks, e.g. functions,sudoku,words.")] = None,
+    problems: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Problems per task; {DEFAULT_PROBLEMS} of the suite or all of a file if not given."),
+    ] = None,
+    length: Annotated[int, typer.Option(min=1, help="Answer slots, tokens.")] = DEFAULT_LENGTH,
+    batch_size: Annotated[int, typer.Option(min=1, help="Problems decoded together.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Times everything is measured; the table shows medians.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the suite's problems and of the noise.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Append a JSON row per answer to this file, as soon as it is there.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON instead of the table.")] = False,
+    markdown_: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; torch's choice if not given.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+) -> None:
+    """Compare decoding methods: quality, forward passes and speed on the same problems.
+
+    Two baselines always take part: A, one token per step, and B, threshold 0.9; both stop at the end token.
+
+    Every problem is answered by all methods before the next one is touched. docs/metrics.md defines every number.
+
+    Try: unmask bench --grid table --problems 10 --tasks sudoku
+    """
+    if json_ and markdown_:
+        raise RequestError("give --json or --markdown, not both")
+    chosen = _contestants(decoder or [], grid_name, schedule, cache, length)
+    asked = _problems(suite, data, tasks, problems, seed)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    loaded = load(model, device=device, dtype=dtype)
+    answers = runner.bench(loaded, asked, chosen, repeats=repeats, length=length, batch_size=batch_size, seed=seed)
+    total = len(line_up(chosen, loaded.facts)) * len(asked) * repeats
+    rows: list[runner.Row] = []
+    interrupted = False
+    with _bar(total) as advance, RowFile(out) if out else nullcontext() as file:
+        try:
+            for row in answers:
+                rows.append(row)
+                if file:
+                    file.add(row)
+                advance()
+        except KeyboardInterrupt:
+            interrupted = True
+    if interrupted:
+        Console(stderr=True).print(f"interrupted after {len(rows)} of {total} answers", style="yellow")
+    if rows:
+        _print(report(rows), as_json=json_, as_markdown=markdown_)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _contestants(
+    decoders: list[str], grid_name: str | None, schedule: str | None, cache: str | None, length: int
+) -> list[Contestant]:
+    if not decoders and grid_name is None and (schedule or cache):
+        raise RequestError("--schedule and --cache are for methods of --decoder or --grid; the baselines keep theirs")
+    named = grid(grid_name, length, schedule, cache) if grid_name is not None else []
+    return [*named, *(parse(text, schedule, cache) for text in decoders)]
+
+
+def _problems(suite: str | None, data: Path | None, tasks: str | None, count: int | None, seed: int) -> list[Problem]:
+    names = [name.strip() for name in (tasks or "").split(",") if name.strip()]
+    if data is None:
+        return suite_problems(suite or "builtin", names, count or DEFAULT_PROBLEMS, seed)
+    if suite is not None:
+        raise RequestError("give --suite or --data, not both")
+    return file_problems(data, names, count)
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[], None]]:
+    """A progress bar on stderr, if that is a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("answers", total=total)
+        yield lambda: progress.advance(task)
+
+
+def _print(whole: Report, *, as_json: bool, as_markdown: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(whole.to_dict(), ensure_ascii=False, indent=2))
+        return
+    if as_markdown:
+        typer.echo(markdown(whole), nl=False)
+        return
+    console = Console(highlight=False)
+    console.print(setting(whole), markup=False)
+    for table in tables(whole):
+        console.print()
+        console.print(table)
+    console.print()
+    for note in whole.notes:
+        console.print(note, style="dim", markup=False)

@@ -1,0 +1,134 @@
+"""`unmask demo`: watch a few real problems being solved, then see what parallel decoding buys and what it costs."""
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unmask.cli.generate import LAST_SEED, summary
+from unmask.cli.output import console_for
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from unmask.bench.report import Report
+    from unmask.evaluation.tasks import Problem
+    from unmask.generate import Model
+
+PARALLEL = "threshold(threshold=0.9)"  # the bench's baseline B
+LENGTH = 128  # answer slots
+PATIENCE = 60.0  # seconds; a slow machine compares on fewer problems than asked for
+MOST_PROBLEMS = 3000
+
+
+def demo(
+    model: Annotated[str, typer.Option(help='"builtin", a folder, or a hub name "organisation/name".')] = "builtin",
+    problems: Annotated[
+        int, typer.Option(min=0, max=MOST_PROBLEMS, help="Problems to compare two methods on; 0 = only watch.")
+    ] = 36,
+    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED // 2, help="Of the choice of problems.")] = 0,
+    device: Annotated[str, typer.Option(help='"auto", "cpu", "cuda", "cuda:1", "mps".')] = "auto",
+) -> None:
+    """Watch real problems being solved, then compare two methods on more of them."""
+    from unmask.bench.environment import num_parameters
+    from unmask.bench.problems import suite_problems
+    from unmask.evaluation.tasks import TASKS
+    from unmask.loading import load
+
+    begun = time.perf_counter()
+    loaded = load(model, device=device)
+    console = console_for("stdout")
+    size = num_parameters(loaded) or 0
+    console.print(f"{model}, {size / 1e6:.1f} M parameters, {loaded.device}", style="bold")
+    console.print("Every answer starts as masked slots; each step commits those the model is sure of.", style="dim")
+    console.print("The problems are held out: the built-in model never saw them in training.\n", style="dim")
+
+    per_task = -(-problems // len(TASKS))
+    compared: list[Problem] = []
+    for number, task in enumerate(TASKS, start=1):
+        watched, *others = suite_problems("builtin", [task], 1 + per_task, seed)  # distinct, so none is shown twice
+        compared += others
+        _watch(loaded, watched, f"{number}/{len(TASKS)} {task}", console)
+    if compared:
+        _compare(loaded, compared, console)
+    console.print()
+    console.print(f'{time.perf_counter() - begun:.0f} seconds. Next: unmask generate "..." --watch', style="dim")
+
+
+def _watch(model: "Model", problem: "Problem", title: str, console: "Console") -> None:
+    """Solve one problem before everybody's eyes."""
+    from rich.text import Text
+
+    from unmask.bench.problems import grade
+    from unmask.cli.watch import decode
+    from unmask.generate import Recipe, start_state
+    from unmask.show.terminal import Screen
+
+    recipe = Recipe.of(PARALLEL, attention=model.facts.attention)
+    state = start_state(model, [problem.prompt], LENGTH)
+    if not console.is_terminal:
+        console.print(f"{title}\n{problem.prompt}", soft_wrap=True)
+    with Screen(console, title) as screen:
+        answer = decode(model, state, recipe, {}, screen)
+    if not console.is_terminal:
+        console.print(answer.text, soft_wrap=True)
+    [right] = grade([problem], [answer.text])
+    verdict = ("right", "bold green") if right else ("wrong", "bold red")
+    console.print(Text.assemble("  ", verdict, ("  " + summary(answer), "dim")))
+    console.print()
+
+
+def _compare(model: "Model", problems: list["Problem"], console: "Console") -> None:
+    """Both baselines of the benchmark on the same problems, in turns."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from unmask.bench.report import report
+    from unmask.bench.runner import Row, bench
+
+    begun = time.perf_counter()
+    rows: list[Row] = []
+    columns = (TextColumn("comparing"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("comparing", total=2 * len(problems))
+        for row in bench(model, problems, length=LENGTH):
+            rows.append(row)
+            progress.advance(bar)
+            if time.perf_counter() - begun > PATIENCE and len(rows) % 2 == 0:
+                break
+    if len(rows) < 2 * len(problems):
+        console.print(f"Slow machine: {len(rows) // 2} of {len(problems)} problems after {PATIENCE:.0f} seconds.")
+    whole = report(rows)
+    console.print(_table(whole))
+    console.print(_verdict(whole))
+
+
+def _table(whole: "Report") -> "Table":
+    """One line per method, with its share of right answers on every task."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("", no_wrap=True)
+    for heading in (*whole.tasks, "NFE", "TPF", "rows", "tokens/s"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for total in whole.of(whole.tasks[-1]):
+        mine = [next(one for one in whole.of(task) if one.method == total.method) for task in whole.tasks]
+        table.add_row(
+            total.method,
+            *(f"{one.correct}/{one.problems}" for one in mine),
+            f"{total.nfe:.1f}",
+            f"{total.tpf:.2f}",
+            f"{total.rows_computed:,.0f}",
+            f"{total.tokens_per_second:,.0f}",
+        )
+    return table
+
+
+def _verdict(whole: "Report") -> str:
+    """What the second method gained and lost against the first, in words."""
+    slow, fast = whole.of(whole.tasks[-1])
+    difference = fast.correct - slow.correct
+    right = "as many right answers" if not difference else f"{abs(difference)} {'more' if difference > 0 else 'fewer'} right"
+    passes = slow.nfe / fast.nfe
+    speed = fast.tokens_per_second / slow.tokens_per_second if slow.tokens_per_second else 0.0
+    return f"\n{fast.method}: {passes:.1f} times fewer forward passes, {speed:.1f} times the tokens/s, {right}"

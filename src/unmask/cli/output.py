@@ -1,0 +1,62 @@
+"""What the commands share: lines on stderr, and checks of options."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from unmask.errors import RequestError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+COLOURS = {"error": "bold red", "warning": "bold yellow"}
+
+
+def console_for(stream: Literal["stdout", "stderr"]) -> "Console":
+    """A console that never guesses at markup, numbers or emoji in what it prints."""
+    from rich.console import Console
+
+    return Console(stderr=stream == "stderr", highlight=False, markup=False, emoji=False)
+
+
+def say(kind: Literal["error", "warning"], message: str) -> None:
+    """Print exactly one line on stderr, however long: `error: ...`."""
+    from rich.text import Text
+
+    line = " ".join(part.strip() for part in message.splitlines() if part.strip())
+    text = Text.assemble((f"{kind}:", COLOURS[kind]), " ", line)
+    console_for("stderr").print(text, soft_wrap=True)
+
+
+def print_hanging(console: "Console", text: "Text", indent: int = 0, hang: int = 0) -> None:
+    """Print text with an indent, its further lines `hang` columns deeper; where no terminal wraps, on one line."""
+    from rich.text import Text
+
+    lines = [text]
+    if console.is_terminal:
+        width = max(20, console.width - indent)
+        first = text.wrap(console, width)[:1]
+        rest = text[len(first[0].plain) :]
+        rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
+        lines = [*first, *(rest.wrap(console, width - hang) if rest else [])]
+    for number, line in enumerate(lines):
+        console.print(Text(" " * (indent + (hang if number else 0))) + line, soft_wrap=True)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a place where no file can be written, before any work is done.
+
+    Raises:
+        RequestError: a folder, a device, a missing folder, or one without permission.
+    """
+    if path.is_dir():
+        raise RequestError(f'cannot write to "{path}": it is a folder; name a file')
+    if path.exists() and not path.is_file():
+        raise RequestError(f'cannot write to "{path}": it is no regular file')
+    trial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise RequestError(f'cannot write to "{path}": {error.strerror or error}') from None

@@ -1,0 +1,258 @@
+"""Frames on a terminal: a panel that changes as slots are decided, or plain lines where there is no terminal.
+
+The colour of a token says at which step it was committed; the tokens of the latest step stand out.
+"""
+
+import colorsys
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from types import TracebackType
+
+from rich.box import ASCII, ROUNDED
+from rich.color import Color
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.panel import Panel
+from rich.style import Style
+from rich.text import Text
+
+from unmask.show.frames import Frame, Slot, SlotState
+
+DIM = Style(dim=True)
+OPEN = Style(color="cyan")
+HUE_START, HUE_STEP = 0.55, 0.043  # blue first, then about 23 steps round the wheel
+LONGEST_PAUSE, SHORTEST_PAUSE, PAUSE_DECAY = 0.14, 0.02, 0.97  # seconds, seconds, per step
+PLAIN_WIDTH = 100  # characters of text in a plain line
+PROMPT_LINES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """Characters that need more than ASCII, and what stands in for them."""
+
+    masked: str = "\u2591\u2591"  # light shade
+    masked_open: str = "\u2592\u2592"  # medium shade
+    filled: str = "\u00b7"  # middle dot
+    end: str = "\u25a0"  # black square
+    newline: str = "\u21b5"  # arrow down and left
+    left: str = "\u2590"  # right half block, before the open slots
+    right: str = "\u258c"  # left half block, behind them
+    dot: str = " \u00b7 "
+    more: str = "\u2026"  # ellipsis
+    broken: str = "\ufffd"
+
+
+UNICODE = Glyphs()
+ASCII_ONLY = Glyphs("__", "##", ".", "$", "\\n", "[", "]", ", ", "...", "?")
+
+
+def glyphs_for(console: Console) -> Glyphs:
+    """What this console can show."""
+    return ASCII_ONLY if console.options.ascii_only else UNICODE
+
+
+@lru_cache(maxsize=1024)
+def step_style(step: int, fresh: bool = False) -> Style:
+    """Colour of a token committed at a step, readable on dark and on light backgrounds."""
+    hue = (HUE_START + step * HUE_STEP) % 1.0
+    red, green, blue = (255 * part for part in colorsys.hls_to_rgb(hue, 0.68 if fresh else 0.56, 0.7))
+    colour = Color.from_rgb(red, green, blue)
+    return Style(color="black", bgcolor=colour, bold=True) if fresh else Style(color=colour)
+
+
+def printable(text: str, glyphs: Glyphs) -> str:
+    """Text that moves no cursor: tabs as spaces, other control characters as pictures of themselves."""
+    spaced = text.replace("\r\n", "\n").replace("\t", "    ").replace("\ufffd", glyphs.broken)
+    return "".join(_picture(char, glyphs) if char != "\n" and not char.isprintable() else char for char in spaced)
+
+
+def _picture(char: str, glyphs: Glyphs) -> str:
+    control = ord(char) < 0x20 and glyphs is not ASCII_ONLY
+    return chr(0x2400 + ord(char)) if control else " " if char.isspace() else "?"
+
+
+def answer_text(frame: Frame, glyphs: Glyphs = UNICODE, *, live: bool = True) -> Text:
+    """The answer of a frame in colours.
+
+    Args:
+        live: mark the open slots, the latest commits, line breaks and the end; without it only the text is shown.
+    """
+    answer = frame.answer
+    border = frame.open_range if live else None
+    result = Text(no_wrap=False, overflow="fold")
+    for place, slot in enumerate(answer):
+        if border and place == border[0]:
+            result.append(glyphs.left, OPEN)
+        _append(result, slot, glyphs, live)
+        if border and place == border[1]:
+            result.append(glyphs.right, OPEN)
+    if not live:
+        result.rstrip()
+    return result
+
+
+def _append(result: Text, slot: Slot, glyphs: Glyphs, live: bool) -> None:
+    if slot.state is SlotState.MASKED:
+        result.append(*(glyphs.masked_open, OPEN) if slot.open and live else (glyphs.masked, DIM))
+        return
+    if slot.state is SlotState.FILLED:
+        result.append(glyphs.filled if live else "", DIM)
+        return
+    assert slot.committed_at is not None, "only given and masked slots have no step"
+    style = step_style(slot.committed_at, slot.fresh and live)
+    if slot.ends or slot.control:
+        result.append((glyphs.end if slot.ends else printable(slot.text, glyphs)) if live else "", style)
+        return
+    for part in printable(slot.text, glyphs).splitlines(keepends=True):
+        body = part.removesuffix("\n")
+        result.append(body, style)
+        if body != part:
+            result.append((glyphs.newline if live else "") + "\n", style if slot.fresh and live else DIM)
+
+
+def prompt_text(frame: Frame, glyphs: Glyphs = UNICODE) -> Text:
+    """The given text left of the answer, without control tokens."""
+    given = []
+    for slot in frame.slots:
+        if slot.state is not SlotState.GIVEN:
+            break
+        given.append("" if slot.control else slot.text)
+    return Text(printable("".join(given), glyphs).strip(), style=DIM, overflow="fold")
+
+
+def status(frame: Frame, glyphs: Glyphs = UNICODE) -> str:
+    """What the run has cost so far."""
+    size = len(frame.answer)
+    parts = [f"NFE {frame.nfe}", f"TPF {frame.tpf:.2f}", f"{size - frame.num_masked}/{size} slots"]
+    if frame.open_range and frame.num_masked:
+        parts.append(f"open {frame.open_range[0] + 1}-{frame.open_range[1] + 1}")
+    if frame.revoked:
+        parts.append(f"{frame.revoked} taken back")
+    return glyphs.dot.join(parts)
+
+
+def plain_line(frame: Frame, width: int = PLAIN_WIDTH) -> str:
+    """A frame as one line of ASCII around the answer's text, for logs."""
+    parts: list[str] = []
+    for state, group in groupby(frame.answer, lambda slot: slot.state):
+        slots = list(group)
+        if state is SlotState.MASKED:
+            parts.append(f"[{len(slots)} masked]")
+        elif state is SlotState.FILLED:
+            parts.append(f"[{len(slots)} closed]")
+        else:
+            parts.append("".join("[end]" if slot.ends else slot.text for slot in slots))
+    text = printable("".join(parts), ASCII_ONLY).replace("\n", "\\n")
+    text = text if len(text) <= width else text[: width - 3] + "..."
+    size = len(frame.answer)
+    change = f"+{frame.committed}" + (f" -{frame.revoked}" if frame.revoked else "")
+    return f"step {frame.nfe:3}  {change:>4}  {size - frame.num_masked}/{size}  TPF {frame.tpf:.2f}  {text}"
+
+
+class Picture:
+    """One frame as a panel that fits the screen; what does not fit is cut above and below the open slots.
+
+    Args:
+        frame: what to show.
+        title: in the upper edge.
+        live: False shows the finished text, in full.
+        lines: never fewer lines of answer than this, so that the panel does not jump while it changes.
+    """
+
+    def __init__(self, frame: Frame, title: str, *, live: bool = True, lines: int = 0) -> None:
+        self.frame, self.title, self.live, self.lines = frame, title, live, lines
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        glyphs = glyphs_for(console)
+        width = max(8, options.max_width - 4)
+        given = prompt_text(self.frame, glyphs)
+        prompt = [*given.wrap(console, width, tab_size=4), Text()] if given else []
+        if len(prompt) > PROMPT_LINES:
+            prompt[PROMPT_LINES - 2 :] = [Text(glyphs.more, style=DIM), Text()]
+        answer = list(answer_text(self.frame, glyphs, live=self.live).wrap(console, width, tab_size=4))
+        if self.live:
+            room = max(3, console.size.height - len(prompt) - 3)
+            answer = _clipped(answer, room, glyphs)
+            answer += [Text()] * (min(self.lines, room) - len(answer))
+            self.lines = max(self.lines, len(answer))
+        body = Text("\n").join([*prompt, *answer])
+        title, foot = (_fitted(text, width - 2, glyphs) for text in (self.title, status(self.frame, glyphs)))
+        yield Panel(
+            body,
+            box=ASCII if glyphs is ASCII_ONLY else ROUNDED,
+            title=Text(title, style="bold"),
+            title_align="left",
+            subtitle=Text(foot),
+            subtitle_align="left",
+            border_style=DIM,
+            width=options.max_width,
+        )
+
+
+def _clipped(lines: list[Text], room: int, glyphs: Glyphs) -> list[Text]:
+    """At most `room` lines, around the ones that show open slots."""
+    if len(lines) <= room:
+        return lines
+    marked = [at for at, line in enumerate(lines) if glyphs.left in line.plain or glyphs.right in line.plain]
+    last = marked[-1] if marked else len(lines) - 1
+    start = min(max(0, last - room + 3), len(lines) - room)
+    shown = lines[start : start + room]
+    if start:
+        shown[0] = Text(glyphs.more, style=DIM)
+    if start + room < len(lines):
+        shown[-1] = Text(glyphs.more, style=DIM)
+    return shown
+
+
+def _fitted(text: str, width: int, glyphs: Glyphs) -> str:
+    text = printable(text, glyphs).replace("\n", " ")
+    return text if len(text) <= width else text[: max(0, width - len(glyphs.more))] + glyphs.more
+
+
+class Screen:
+    """Shows frames as they come: on a terminal one panel that changes, elsewhere one line a step.
+
+    Use as a context manager; `finish` leaves the last frame standing.
+
+    Args:
+        console: where to draw.
+        title: in the upper edge of the panel.
+        pause: wait a little after each frame, so that a person can follow; never done without a terminal.
+    """
+
+    def __init__(self, console: Console, title: str, *, pause: bool = True) -> None:
+        self._console, self._title = console, title
+        self._pause = LONGEST_PAUSE if pause and console.is_terminal else 0.0
+        self._live: Live | None = None
+        self._lines = 0
+
+    def __enter__(self) -> "Screen":
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop")
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def show(self, frame: Frame) -> None:
+        """Draw one frame."""
+        if self._live is None:
+            self._console.out(plain_line(frame), highlight=False)
+            return
+        picture = Picture(frame, self._title, lines=self._lines)
+        self._live.update(picture, refresh=True)
+        self._lines = picture.lines
+        time.sleep(self._pause)
+        self._pause = max(SHORTEST_PAUSE, self._pause * PAUSE_DECAY) if self._pause else 0.0
+
+    def finish(self, frame: Frame) -> None:
+        """Leave the last frame standing, in full."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+            self._console.print(Picture(frame, self._title, live=False))
