@@ -48,7 +48,12 @@ class Copies:
 
 def copy_batches(batch_tokens: int = 96) -> BucketedBatches:
     return BucketedBatches(
-        Copies(), batch_tokens=batch_tokens, pad_id=END, seed=1, max_length=64, tail=Tail(short=4, middle=12, longest=16)
+        Copies(),
+        batch_tokens=batch_tokens,
+        pad_id=END,
+        seed=1,
+        max_length=64,
+        tail=Tail(short=4, middle=12, longest=16),
     )
 
 

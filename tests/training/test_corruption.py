@@ -81,7 +81,11 @@ def test_mixed_corrupts_half_of_the_rows_either_way() -> None:
 
         def __call__(self, clean, noise):  # type: ignore[no-untyped-def]
             batch = RandomMask(MASK, lowest=1.0)(clean, noise)
-            return batch if self.masks else type(batch)(clean.tokens, ~batch.masked, clean.tokens, batch.weights, batch.exists)
+            return (
+                batch
+                if self.masks
+                else type(batch)(clean.tokens, ~batch.masked, clean.tokens, batch.weights, batch.exists)
+            )
 
     batch = Mixed(All(True), All(False))(clean_batch(), generator())
     assert (batch.tokens == MASK).any(dim=1).sum() == 3

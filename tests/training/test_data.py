@@ -125,10 +125,17 @@ def test_shares_are_shares_of_tokens(encoder: ChatEncoder) -> None:
     assert tokens["sudoku"] == pytest.approx(tokens["words"], rel=0.15)
 
 
-def test_generated_chunks_are_repeatable_and_leave_out_what_is_excluded(encoder: ChatEncoder) -> None:
+def test_generated_chunks_are_repeatable_and_leave_out_what_is_excluded(
+    encoder: ChatEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unmask.training.data.CHUNK_EXAMPLES", 64)
     source = GeneratedExamples({"sudoku": 1.0}, encoder, seed=0)
-    assert source.chunk(2) == source.chunk(2)
-    assert source.chunk(2) != source.chunk(3)
+    chunk = source.chunk(2)
+    assert chunk == source.chunk(2)
+    assert chunk != source.chunk(3)
+    puzzles = {encoder.text.decode(example.prompt).split("\n", 1)[1] for example in chunk[:32]}
+    others = GeneratedExamples({"sudoku": 1.0}, encoder, seed=0, exclude=puzzles).chunk(2)
+    assert not puzzles & {encoder.text.decode(example.prompt).split("\n", 1)[1] for example in others}
 
 
 def test_batches_are_filled_with_end_tokens_that_share_a_weight() -> None:

@@ -4,14 +4,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.helpers import tiny_config, tiny_model
+from training.helpers import copy_batches, tiny_config, tiny_model
 from unmask.models.backbone import Backbone
 from unmask.models.checkpoints import load_checkpoint
 from unmask.training.export import baked, checkpoint_facts, export
 from unmask.training.loop import TrainingError, read_checkpoint, train
 from unmask.training.recipes.sft import fresh_model, sft
 from unmask.training.tokenizer import save_tokenizer, train_tokenizer
-from training.helpers import copy_batches
 
 
 @pytest.fixture(scope="module")

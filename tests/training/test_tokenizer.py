@@ -38,7 +38,9 @@ def test_a_name_is_the_same_tokens_after_def_and_in_a_prompt(tokenizer: Tokenize
     assert pieces(tokenizer, "def add(")[1:] == pieces(tokenizer, "add(")
 
 
-@pytest.mark.parametrize("text", [*TEXTS[:3], "caf\u00e9 \u4f60\u597d \U0001f600", "a\t b  \n\n c ", "x //= 2 ** 3 != -1", ""])
+@pytest.mark.parametrize(
+    "text", [*TEXTS[:3], "caf\u00e9 \u4f60\u597d \U0001f600", "a\t b  \n\n c ", "x //= 2 ** 3 != -1", ""]
+)
 def test_every_text_survives(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from io import FileIO
 from math import sqrt
 from pathlib import Path
-from statistics import mean, median
+from statistics import fmean, median
 from types import TracebackType
 from typing import Any
 
@@ -143,12 +143,12 @@ def _summary(task: str, rows: list[Row], bases: dict[str, list[Row]]) -> Summary
         accuracy_high=high,
         nfe=mean_nfe(rows),
         tpf=sum(row.decided_tokens for row in once) / sum(row.nfe for row in once),
-        rows_computed=mean(row.rows_computed for row in once),
-        useful_tokens=mean(row.useful_tokens for row in once),
+        rows_computed=fmean(row.rows_computed for row in once),
+        useful_tokens=fmean(row.useful_tokens for row in once),
         tokens_per_second=median_speed(rows),
         tokens_per_second_by_repeat=speeds(rows),
         seconds=median(row.seconds for row in rows),
-        ended=mean(row.finish_reason == "stop" for row in once),
+        ended=fmean(row.finish_reason == "stop" for row in once),
         changed=sum(row.changed for row in rows),
         nfe_over=over(mean_nfe),
         tokens_per_second_over=over(median_speed),
@@ -165,7 +165,7 @@ def _first_repeat(rows: list[Row]) -> list[Row]:
 
 def mean_nfe(rows: list[Row]) -> float:
     """Forward passes per answer."""
-    return mean(row.nfe for row in _first_repeat(rows))
+    return fmean(row.nfe for row in _first_repeat(rows))
 
 
 def speeds(rows: list[Row]) -> list[float]:

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from unmask.bench import runner
 from unmask.bench.contestants import Contestant, grid, line_up, parse
 from unmask.bench.problems import file_problems, suite_problems
 from unmask.bench.report import Report, RowFile, markdown, report, setting, tables
+from unmask.cli.output import check_writable, console_for, say
 from unmask.errors import RequestError
 from unmask.evaluation.tasks import Problem
 from unmask.generate import DEFAULT_LENGTH
@@ -81,6 +81,8 @@ def bench(
     """
     if json_ and markdown_:
         raise RequestError("give --json or --markdown, not both")
+    if out is not None:
+        check_writable(out)
     chosen = _contestants(decoder or [], grid_name, schedule, cache, length)
     asked = _problems(suite, data, tasks, problems, seed)
     if threads is not None:
@@ -100,7 +102,7 @@ def bench(
         except KeyboardInterrupt:
             interrupted = True
     if interrupted:
-        Console(stderr=True).print(f"interrupted after {len(rows)} of {total} answers", style="yellow")
+        say("warning", f"interrupted after {len(rows)} of {total} answers")
     if rows:
         _print(report(rows), as_json=json_, as_markdown=markdown_)
     if interrupted:
@@ -128,7 +130,7 @@ def _problems(suite: str | None, data: Path | None, tasks: str | None, count: in
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[], None]]:
     """A progress bar on stderr, if that is a terminal."""
-    console = Console(stderr=True)
+    console = console_for("stderr")
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
     )  # fmt: skip
@@ -144,11 +146,11 @@ def _print(whole: Report, *, as_json: bool, as_markdown: bool) -> None:
     if as_markdown:
         typer.echo(markdown(whole), nl=False)
         return
-    console = Console(highlight=False)
-    console.print(setting(whole), markup=False)
+    console = console_for("stdout")
+    console.print(setting(whole))
     for table in tables(whole):
         console.print()
         console.print(table)
     console.print()
     for note in whole.notes:
-        console.print(note, style="dim", markup=False)
+        console.print(note, style="dim")

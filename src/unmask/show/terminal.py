@@ -135,15 +135,11 @@ def status(frame: Frame, glyphs: Glyphs = UNICODE) -> str:
 
 def plain_line(frame: Frame, width: int = PLAIN_WIDTH) -> str:
     """A frame as one line of ASCII around the answer's text, for logs."""
+    names = {SlotState.MASKED: "masked", SlotState.FILLED: "closed"}
     parts: list[str] = []
-    for state, group in groupby(frame.answer, lambda slot: slot.state):
+    for name, group in groupby(frame.answer, lambda slot: names.get(slot.state, "end" if slot.ends else "")):
         slots = list(group)
-        if state is SlotState.MASKED:
-            parts.append(f"[{len(slots)} masked]")
-        elif state is SlotState.FILLED:
-            parts.append(f"[{len(slots)} closed]")
-        else:
-            parts.append("".join("[end]" if slot.ends else slot.text for slot in slots))
+        parts.append(f"[{len(slots)} {name}]" if name else "".join(slot.text for slot in slots))
     text = printable("".join(parts), ASCII_ONLY).replace("\n", "\\n")
     text = text if len(text) <= width else text[: width - 3] + "..."
     size = len(frame.answer)
