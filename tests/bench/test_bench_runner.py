@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,13 +14,14 @@ from torch import Tensor
 
 import unmask
 from fakes import FunctionPredictor
-from unmask.bench import environment, runner
+from unmask.bench import environment
 from unmask.bench.contestants import Contestant, grid
-from unmask.bench.problems import EXACT
+from unmask.bench.problems import EXACT, grade
 from unmask.bench.runner import Row, batched, bench, rotated
+from unmask.core.state import DenoisingState
 from unmask.errors import CompositionError, RequestError, UnknownNameError
 from unmask.evaluation.tasks import Problem
-from unmask.generate import Recipe
+from unmask.generate import Recipe, complete
 
 PROMPT = "a" * 20
 
@@ -104,12 +106,11 @@ def test_every_batch_is_answered_by_all_methods_before_the_next_and_another_one_
 ) -> None:
     calls: list[tuple[str, list[int]]] = []
 
-    def spy(model: unmask.Model, state: unmask.core.state.DenoisingState, recipe: Recipe, record: bool) -> object:
+    def spy(model: unmask.Model, state: DenoisingState, recipe: Recipe, record: bool) -> object:
         calls.append((recipe.specs()["decoder"], state.seed.tolist()))
-        return original(model, state, recipe, record=record)
+        return complete(model, state, recipe, record=record)
 
-    original = runner.complete
-    monkeypatch.setattr(runner, "complete", spy)
+    monkeypatch.setattr("unmask.bench.runner.complete", spy)
     list(bench(reciter(llada, "1"), asked("1", "2"), [Contestant("c", "factor")], length=4, repeats=2, seed=7))
     a, b, c = "low-confidence", "threshold", "factor"
     assert calls[:3] == [(a, [7]), (b, [7]), (c, [7])]  # warm-up
@@ -145,8 +146,8 @@ def test_warm_up_and_grading_are_not_timed(llada: unmask.Model) -> None:
 
 def test_a_batch_shares_its_seconds_and_answers_as_each_prompt_alone(llada: unmask.Model) -> None:
     problems = [Problem(EXACT, prompt, "", prompt) for prompt in ("12+34=", "sort: dbca", "reverse: abc")]
-    alone = by_method(bench(llada, problems, length=8, clock=every_call_a_second()))
-    together = by_method(bench(llada, problems, length=8, batch_size=2, clock=every_call_a_second()))
+    alone = by_method(bench(llada, problems, length=4, clock=every_call_a_second()))
+    together = by_method(bench(llada, problems, length=4, batch_size=2, clock=every_call_a_second()))
     for method, rows in together.items():
         assert [row.batch_rows for row in rows] == [2, 2, 1]
         assert [row.seconds for row in rows] == [0.5, 0.5, 1.0]
@@ -157,14 +158,14 @@ def test_a_batch_shares_its_seconds_and_answers_as_each_prompt_alone(llada: unma
 
 
 def test_a_row_tells_what_it_takes_to_get_the_answer_again(llada: unmask.Model) -> None:
-    method = Contestant("mine", "low-confidence(steps=4)", "sequential(block_length=4)", "dual", temperature=0.5)
-    row = next(row for row in bench(llada, asked("1"), [method], length=8, seed=3) if row.method == "mine")
+    method = Contestant("mine", "low-confidence(steps=2)", "sequential(block_length=2)", "dual", temperature=0.5)
+    row = next(row for row in bench(llada, asked("1"), [method], length=4, seed=3) if row.method == "mine")
     assert (row.decoder, row.schedule, row.cache) == (
-        "low-confidence(steps=4)",
-        "sequential(block_length=4)",
+        "low-confidence(steps=2)",
+        "sequential(block_length=2)",
         "dual",
     )
-    assert (row.temperature, row.stop, row.guidance, row.length, row.seed) == (0.5, "tail", 0.0, 8, 3)
+    assert (row.temperature, row.stop, row.guidance, row.length, row.seed) == (0.5, "tail", 0.0, 4, 3)
     assert (row.template, row.grader, row.few_shot, row.dtype, row.device) == ("chat", "exact", 0, "float32", "cpu")
     assert row.parameters == 344736 and row.threads == 1
     assert set(row.versions) == {"python", "unmask", "torch", "transformers"}
@@ -183,8 +184,8 @@ def test_a_row_tells_what_it_takes_to_get_the_answer_again(llada: unmask.Model) 
 
 
 def test_the_config_hash_depends_on_the_method_and_on_nothing_else(llada: unmask.Model) -> None:
-    def hashes(model: unmask.Model, **options: int) -> dict[str, str]:
-        found = bench(model, asked("1"), [Contestant("mine", "factor")], **options)  # type: ignore[arg-type]
+    def hashes(model: unmask.Model, **options: Any) -> dict[str, str]:
+        found = bench(model, asked("1"), [Contestant("mine", "factor")], **options)
         return {row.method: row.config_hash for row in found}
 
     first = hashes(reciter(llada, "1"), length=4)
@@ -217,13 +218,12 @@ def test_a_repeat_that_answers_otherwise_is_marked(llada: unmask.Model) -> None:
 
 def test_equal_answers_to_a_problem_are_graded_once(llada: unmask.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     graded: list[str] = []
-    original = runner.grade
 
     def spy(problems: list[Problem], texts: list[str]) -> list[bool]:
         graded.extend(texts)
-        return original(problems, texts)
+        return grade(problems, texts)
 
-    monkeypatch.setattr(runner, "grade", spy)
+    monkeypatch.setattr("unmask.bench.runner.grade", spy)
     rows = list(bench(reciter(llada, "12"), asked("12", "13"), length=4, repeats=2))
     assert graded == ["12", "12"]
     assert [row.correct for row in rows] == [True, True, False, False] * 2
@@ -231,8 +231,9 @@ def test_equal_answers_to_a_problem_are_graded_once(llada: unmask.Model, monkeyp
 
 @pytest.mark.parametrize("option", ["repeats", "length", "batch_size"])
 def test_counts_below_one_are_refused(llada: unmask.Model, option: str) -> None:
+    options: dict[str, Any] = {option: 0}
     with pytest.raises(RequestError, match=f"{option} must be at least 1: got 0"):
-        bench(llada, asked("1"), **{option: 0})
+        bench(llada, asked("1"), **options)
 
 
 def test_bad_input_is_refused_before_anything_is_computed(llada: unmask.Model) -> None:
@@ -247,7 +248,7 @@ def test_bad_input_is_refused_before_anything_is_computed(llada: unmask.Model) -
         bench(model, [*asked("1"), Problem(EXACT, "a" * 1024, "1", "long")])
     with pytest.raises(RequestError, match="prompt is empty"):
         bench(model, [Problem(EXACT, " ", "1", "empty")])
-    assert model.predictor.seen == []
+    assert isinstance(model.predictor, FunctionPredictor) and model.predictor.seen == []
 
 
 def test_a_canvas_beyond_the_trained_context_is_warned_of_once(llada: unmask.Model) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.helpers import copy_batches, losses_of, tiny_model, tiny_run
+from training.helpers import MASK, copy_batches, losses_of, tiny_model, tiny_run
 from unmask.training.loop import Schedule, TrainingError, latest_checkpoint, read_checkpoint, train
 from unmask.training.objectives import LossSum
+from unmask.training.recipes.sft import sft
 
 
 def test_learning_copies_lowers_the_loss() -> None:
@@ -180,3 +181,13 @@ def test_the_model_is_the_one_given() -> None:
     before = {name: value.clone() for name, value in tiny_model().state_dict().items()}
     losses_of(run)
     assert not all(torch.equal(value, before[name]) for name, value in run.model.state_dict().items())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_model_on_a_gpu_sees_the_same_noise() -> None:
+    run = tiny_run()
+    run.precision = "float32"
+    on_gpu = sft(tiny_model().cuda(), copy_batches(), mask_id=MASK, steps=8, schedule=Schedule(warmup_steps=2))
+    on_gpu.precision = "float32"
+    assert losses_of(on_gpu) == pytest.approx(losses_of(run), rel=1e-3)

@@ -1,11 +1,11 @@
 """The method worked out on paper, its bounds, and the invariants that every method keeps."""
 
 import pytest
-from contract import assert_decoder_contract
-from fakes import ScriptedPredictor, trace
+from unmask_steady import Steady
 
 import unmask
-from unmask_steady import Steady
+from contract import assert_decoder_contract
+from fakes import ScriptedPredictor, trace
 
 # One line per forward pass: slot -> (token, confidence). Slots 0 and 1 are the prompt.
 TABLE = [
@@ -38,5 +38,6 @@ def test_patience_must_be_a_count() -> None:
         unmask.DECODERS.make("steady(patience=0)")
 
 
+@pytest.mark.slow
 def test_it_keeps_the_invariants_with_every_schedule_and_cache() -> None:
     assert_decoder_contract(Steady())

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from unmask.caches import CACHES, CachePolicy
 from unmask.core.sampling import Sampling
 from unmask.core.schedules import SCHEDULES, Schedule
-from unmask.decoders import Decoder
+from unmask.decoders import DECODERS, Decoder
 from unmask.errors import RequestError, UnknownNameError
 from unmask.generate import Recipe
 from unmask.models.facts import ModelFacts
@@ -55,8 +55,8 @@ def parse(text: str, schedule: str | None = None, cache: str | None = None) -> C
         schedule, cache: for a method that names none.
 
     Raises:
-        UnknownNameError: a part that is neither schedule nor cache.
-        RequestError: no decoder, or two schedules, or two caches.
+        UnknownNameError: an unknown decoder, or a part that is neither schedule nor cache.
+        RequestError: no decoder, two schedules, two caches, or a spec that cannot be read.
     """
     decoder, *others = (part.strip() for part in text.split("@"))
     if not decoder:
@@ -80,6 +80,10 @@ def _kind(part: str) -> str:
 
 
 def _composed(name: str, decoder: str, schedule: str | None, cache: str | None) -> Contestant:
+    DECODERS.make(decoder)  # a spec that cannot be read is refused before a model is loaded
+    if schedule is not None:
+        SCHEDULES.make(schedule)
+    CACHES.make(cache or "none")
     label = " @ ".join([name, *(part for part in (schedule, cache) if part)])
     return Contestant(label, decoder, schedule, cache or "none")
 

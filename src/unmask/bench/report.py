@@ -227,7 +227,7 @@ def cells(summary: Summary) -> tuple[str, ...]:
         f"{summary.baseline or ' '} {summary.method}",
         f"{100 * summary.accuracy:.1f}",
         f"{100 * summary.accuracy_low:.0f}-{100 * summary.accuracy_high:.0f}",
-        short(summary.nfe),
+        f"{summary.nfe:.1f}",
         ratio(summary.nfe_over.get("A")),
         ratio(summary.nfe_over.get("B")),
         three_digits(summary.tpf),

@@ -58,8 +58,10 @@ class KVStore:
             self.values.append(v.new_zeros(size))
         extra = work.visible.shape[1] - num_slots
         where = work.rows[:, None, :, None].expand_as(k)
-        keys = functional.pad(self.keys[layer], (0, 0, 0, extra)).scatter(2, where, k)
-        values = functional.pad(self.values[layer], (0, 0, 0, extra)).scatter(2, where, v)
+        if not extra:
+            return self.keys[layer].scatter_(2, where, k), self.values[layer].scatter_(2, where, v)
+        keys = functional.pad(self.keys[layer], (0, 0, 0, extra)).scatter_(2, where, k)
+        values = functional.pad(self.values[layer], (0, 0, 0, extra)).scatter_(2, where, v)
         self.keys[layer], self.values[layer] = keys[:, :, :num_slots], values[:, :, :num_slots]
         return keys, values
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli.generate import LAST_SEED, summary
+from unmask.cli.generate import LAST_SEED, cost
 from unmask.cli.output import console_for
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def demo(
     console = console_for("stdout")
     size = num_parameters(loaded) or 0
     console.print(f"{model}, {size / 1e6:.1f} M parameters, {loaded.device}", style="bold")
-    console.print("Every answer starts as masked slots; each step commits those the model is sure of.", style="dim")
+    console.print("An answer starts as masked slots; a step commits those the model is sure of.", style="dim")
     console.print("The problems are held out: the built-in model never saw them in training.\n", style="dim")
 
     per_task = -(-problems // len(TASKS))
@@ -67,16 +67,15 @@ def _watch(model: "Model", problem: "Problem", title: str, console: "Console") -
 
     recipe = Recipe.of(PARALLEL, attention=model.facts.attention)
     state = start_state(model, [problem.prompt], LENGTH)
-    if not console.is_terminal:
-        console.print(f"{title}\n{problem.prompt}", soft_wrap=True)
-    with Screen(console, title) as screen:
-        answer = decode(model, state, recipe, {}, screen)
-    if not console.is_terminal:
-        console.print(answer.text, soft_wrap=True)
+    if console.is_terminal:
+        with Screen(console, title) as screen:
+            answer = decode(model, state, recipe, {}, screen)
+    else:
+        answer = decode(model, state, recipe, {})
+        console.print(f"{title}\n{problem.prompt}\n\n{answer.text}", soft_wrap=True)
     [right] = grade([problem], [answer.text])
     verdict = ("right", "bold green") if right else ("wrong", "bold red")
-    console.print(Text.assemble("  ", verdict, ("  " + summary(answer), "dim")))
-    console.print()
+    console.print(Text.assemble("  ", verdict, (f"  {cost(answer)}\n", "dim")), soft_wrap=True)
 
 
 def _compare(model: "Model", problems: list["Problem"], console: "Console") -> None:
@@ -100,7 +99,8 @@ def _compare(model: "Model", problems: list["Problem"], console: "Console") -> N
         console.print(f"Slow machine: {len(rows) // 2} of {len(problems)} problems after {PATIENCE:.0f} seconds.")
     whole = report(rows)
     console.print(_table(whole))
-    console.print(_verdict(whole))
+    console.print(f"\n{_verdict(whole)}", soft_wrap=True)
+    console.print("NFE: forward passes; TPF: tokens per forward pass; rows: hidden states computed", style="dim")
 
 
 def _table(whole: "Report") -> "Table":
@@ -115,7 +115,8 @@ def _table(whole: "Report") -> "Table":
         mine = [next(one for one in whole.of(task) if one.method == total.method) for task in whole.tasks]
         table.add_row(
             total.method,
-            *(f"{one.correct}/{one.problems}" for one in mine),
+            *(f"{one.correct}/{one.problems}" for one in mine[:-1]),
+            f"{100 * total.accuracy:.0f} %",
             f"{total.nfe:.1f}",
             f"{total.tpf:.2f}",
             f"{total.rows_computed:,.0f}",
@@ -128,7 +129,7 @@ def _verdict(whole: "Report") -> str:
     """What the second method gained and lost against the first, in words."""
     slow, fast = whole.of(whole.tasks[-1])
     difference = fast.correct - slow.correct
-    right = "as many right answers" if not difference else f"{abs(difference)} {'more' if difference > 0 else 'fewer'} right"
+    right = "as many" if not difference else f"{abs(difference)} {'more' if difference > 0 else 'fewer'}"
     passes = slow.nfe / fast.nfe
     speed = fast.tokens_per_second / slow.tokens_per_second if slow.tokens_per_second else 0.0
-    return f"\n{fast.method}: {passes:.1f} times fewer forward passes, {speed:.1f} times the tokens/s, {right}"
+    return f"{fast.method}: {passes:.1f}x fewer forward passes, {speed:.1f}x the tokens/s, {right} right answers"

@@ -102,7 +102,7 @@ def generate(
             print(answer.text)
         sys.stdout.flush()
         if not as_json:
-            terminal.print(summary(answer), style="dim", soft_wrap=True)
+            terminal.print(f"{cost(answer)}, finish: {answer.finish_reason}", style="dim", soft_wrap=True)
 
 
 def _read(prompt: str) -> str:
@@ -143,11 +143,10 @@ def _result(answer: "Completion") -> dict[str, object]:
     }
 
 
-def summary(answer: "Completion") -> str:
+def cost(answer: "Completion") -> str:
     """What an answer cost, in one line."""
     rate = len(answer.tokens) / answer.seconds if answer.seconds else 0.0
-    endings = {"stop": "stopped at an end token", "length": "used all slots", "unfinished": "left masks"}
     return (
         f"{len(answer.tokens)} tokens, NFE {answer.nfe}, TPF {answer.tpf:.2f}, {answer.rows_computed:,} rows, "
-        f"{rate:,.0f} tokens/s, {endings[answer.finish_reason]}"
+        f"{rate:,.0f} tokens/s"
     )

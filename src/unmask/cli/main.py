@@ -135,4 +135,6 @@ def _forward(context: typer.Context, module: str, name: str) -> None:
 
 def run() -> None:
     """Entry point of the `unmask` script."""
+    # read when torch is loaded: threads that spin while they wait make short steps ten times slower on a busy machine
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     app(prog_name="unmask")

@@ -123,13 +123,7 @@ def sft_command(
             checkpoint_minutes=checkpoint_minutes,
         )
         _check(settings)
-        _prepare_folder(settings)
         _launch(settings)
-        newest = latest_checkpoint(out)
-        assert newest is not None, "a finished run leaves a checkpoint"
-        if os.environ.get("RANK", "0") == "0":
-            export(newest, out / "model")
-            Console().print(f"model written to {out / 'model'}", highlight=False)
     except UnmaskError as error:
         _complain(error)
         raise typer.Exit(1) from None
@@ -202,25 +196,41 @@ def _prepare_folder(settings: _Settings) -> None:
 
 
 def _launch(settings: _Settings) -> None:
-    """Run in this process, or as one of torchrun's, or start the processes."""
-    if "RANK" in os.environ:
+    """Run in this process, or as one of torchrun's, or start the processes; then export."""
+    if dist.is_torchelastic_launched():
         dist.init_process_group("gloo")
+        if dist.get_rank() == 0:
+            _prepare_folder(settings)
+        dist.barrier()
         _work(settings)
+        first = dist.get_rank() == 0
         dist.destroy_process_group()
-    elif settings.processes == 1:
-        _work(settings)
     else:
-        for name, value in _KEEP_MEMORY.items():
-            os.environ.setdefault(name, value)
-        with tempfile.TemporaryDirectory() as folder:
-            address = f"file://{folder}/rendezvous"
-            try:
-                torch.multiprocessing.start_processes(  # type: ignore[attr-defined,no-untyped-call]
-                    _worker, (settings, address), nprocs=settings.processes, start_method="spawn"
-                )
-            except torch.multiprocessing.ProcessExitedException:  # type: ignore[attr-defined]
-                # The worker has said what was wrong.
-                raise typer.Exit(1) from None
+        _prepare_folder(settings)
+        if settings.processes == 1:
+            _work(settings)
+        else:
+            _start_processes(settings)
+        first = True
+    if first:
+        newest = latest_checkpoint(settings.out)
+        assert newest is not None, "a finished run leaves a checkpoint"
+        export(newest, settings.out / "model")
+        Console().print(f"model written to {settings.out / 'model'}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _start_processes(settings: _Settings) -> None:
+    for name, value in _KEEP_MEMORY.items():
+        os.environ.setdefault(name, value)
+    with tempfile.TemporaryDirectory() as folder:
+        address = f"file://{folder}/rendezvous"
+        try:
+            torch.multiprocessing.start_processes(  # type: ignore[attr-defined,no-untyped-call]
+                _worker, (settings, address), nprocs=settings.processes, start_method="spawn"
+            )
+        except torch.multiprocessing.ProcessExitedException:  # type: ignore[attr-defined]
+            # The worker has said what was wrong.
+            raise typer.Exit(1) from None
 
 
 def _worker(rank: int, settings: _Settings, address: str) -> None:
@@ -343,7 +353,7 @@ def _summary(record: Progress) -> str:
 
 
 def _complain(error: UnmaskError) -> None:
-    Console(stderr=True).print(f"error: {error}", style="red", highlight=False, markup=False)
+    Console(stderr=True).print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

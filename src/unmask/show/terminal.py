@@ -11,6 +11,7 @@ from itertools import groupby
 from types import TracebackType
 
 from rich.box import ASCII, ROUNDED
+from rich.cells import cell_len
 from rich.color import Color
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -23,6 +24,8 @@ from unmask.show.frames import Frame, Slot, SlotState
 DIM = Style(dim=True)
 OPEN = Style(color="cyan")
 HUE_START, HUE_STEP = 0.55, 0.043  # blue first, then about 23 steps round the wheel
+SATURATION = 0.75
+BRIGHTNESS, FRESH_BRIGHTNESS = 0.28, 0.45  # 0..1; the first is readable on black and on white
 LONGEST_PAUSE, SHORTEST_PAUSE, PAUSE_DECAY = 0.14, 0.02, 0.97  # seconds, seconds, per step
 PLAIN_WIDTH = 100  # characters of text in a plain line
 PROMPT_LINES = 6
@@ -55,11 +58,18 @@ def glyphs_for(console: Console) -> Glyphs:
 
 @lru_cache(maxsize=1024)
 def step_style(step: int, fresh: bool = False) -> Style:
-    """Colour of a token committed at a step, readable on dark and on light backgrounds."""
+    """Colour of a token committed at a step: the hue tells the step, all are about equally bright."""
     hue = (HUE_START + step * HUE_STEP) % 1.0
-    red, green, blue = (255 * part for part in colorsys.hls_to_rgb(hue, 0.68 if fresh else 0.56, 0.7))
-    colour = Color.from_rgb(red, green, blue)
+    shades = (colorsys.hls_to_rgb(hue, lightness / 100, SATURATION) for lightness in range(20, 96))
+    wanted = FRESH_BRIGHTNESS if fresh else BRIGHTNESS
+    red, green, blue = next(shade for shade in shades if _brightness(*shade) >= wanted)
+    colour = Color.from_rgb(255 * red, 255 * green, 255 * blue)
     return Style(color="black", bgcolor=colour, bold=True) if fresh else Style(color=colour)
+
+
+def _brightness(red: float, green: float, blue: float) -> float:
+    """Relative luminance, near enough (gamma 2.2)."""
+    return float(0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2)
 
 
 def printable(text: str, glyphs: Glyphs) -> str:
@@ -167,7 +177,8 @@ class Picture:
         prompt = [*given.wrap(console, width, tab_size=4), Text()] if given else []
         if len(prompt) > PROMPT_LINES:
             prompt[PROMPT_LINES - 2 :] = [Text(glyphs.more, style=DIM), Text()]
-        answer = list(answer_text(self.frame, glyphs, live=self.live).wrap(console, width, tab_size=4))
+        text = answer_text(self.frame, glyphs, live=self.live)
+        answer = folded(text, width) if self.live else list(text.wrap(console, width, tab_size=4))
         if self.live:
             room = max(3, console.size.height - len(prompt) - 3)
             answer = _clipped(answer, room, glyphs)
@@ -178,13 +189,27 @@ class Picture:
         yield Panel(
             body,
             box=ASCII if glyphs is ASCII_ONLY else ROUNDED,
-            title=Text(title, style="bold"),
+            title=Text(title, style=Style(bold=True, dim=False)),
             title_align="left",
-            subtitle=Text(foot),
+            subtitle=Text(foot, style=Style(dim=False)),
             subtitle_align="left",
             border_style=DIM,
             width=options.max_width,
         )
+
+
+def folded(text: Text, width: int) -> list[Text]:
+    """Lines of at most `width` cells, cut anywhere: words wrapped whole would jump about while they are decided."""
+    lines: list[Text] = []
+    for line in text.split("\n", allow_blank=True):
+        cuts, used = [], 0
+        for at, char in enumerate(line.plain):
+            used += cell_len(char)
+            if used > width:
+                cuts.append(at)
+                used = cell_len(char)
+        lines.extend(line.divide(cuts))
+    return lines
 
 
 def _clipped(lines: list[Text], room: int, glyphs: Glyphs) -> list[Text]:

@@ -1,0 +1,145 @@
+"""Where our default parts from published code, on paper: the default, and the option that gives the published behaviour.
+
+docs/compat.md lists every such place; whole traces are compared in test_golden.py.
+"""
+
+import pytest
+import torch
+
+from fakes import FunctionPredictor, ScriptedPredictor, steps, trace
+from unmask.core.sampling import Sampling
+from unmask.core.schedules import SCHEDULES, Sequential
+from unmask.core.state import DenoisingState
+from unmask.decoders import DECODERS
+
+FALLING = [{1: (1, 0.9), 2: (2, 0.8), 3: (3, 0.7), 4: (4, 0.6)}]  # the same four answers at every forward pass
+
+
+def counts(decoder: str, length: int = 8, schedule: str = "whole", cache: str = "none") -> list[int]:
+    """Slots committed at each step when every slot is equally good."""
+    parts = {"length": length, "schedule": SCHEDULES.make(schedule), "cache": cache}
+    return [len(step) for step in trace(ScriptedPredictor([{}]), DECODERS.make(decoder), **parts)]
+
+
+def test_a_mask_id_in_the_prompt_is_given_text_and_stays() -> None:
+    state = DenoisingState.start([[0, 9, 0]], 2, mask_id=9)
+    taken = steps(ScriptedPredictor([{3: (1, 0.9), 4: (2, 0.9)}]), DECODERS.make("threshold"), state=state)
+    assert len(taken) == 1
+    assert taken[0].after.tokens.tolist() == [[0, 9, 0, 1, 2]]
+
+
+def test_surplus_steps_cost_no_forward() -> None:
+    assert counts("low-confidence(steps=12)", length=8) == [1] * 8
+    assert counts("low-confidence(steps=4)", length=10) == [3, 3, 2, 2]
+
+
+@pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
+def test_one_step_per_block_works_with_every_cache(cache: str) -> None:
+    assert counts("low-confidence(steps=2)", schedule="sequential(block_length=4)", cache=cache) == [4, 4]
+
+
+def test_a_block_finished_by_its_opening_pass_costs_no_second_one() -> None:
+    decoder = DECODERS.make("threshold(threshold=0.0)")
+    assert len(trace(ScriptedPredictor([{}]), decoder, length=8, schedule=Sequential(4), cache="dual")) == 2
+
+
+def test_forbidding_the_end_token_leaves_the_end_of_turn() -> None:
+    answer = [0.1, 0.2, 0.4, 0.3, 0.0]  # 2 = end of text, 3 = end of turn
+    free, forbidden = (
+        steps(
+            ScriptedPredictor([{1: answer}], vocab_size=5, end_ids=(2, 3)),
+            DECODERS.make("threshold"),
+            length=1,
+            sampling=Sampling(forbid=forbid, precision=torch.float64),
+        )[0].prediction
+        for forbid in ((), (2,))
+    )
+    assert (int(free.tokens[0, 1]), int(forbidden.tokens[0, 1])) == (2, 3)
+    assert float(forbidden.confidence[0, 1]) == pytest.approx(0.5)  # 0.3 of the remaining 0.6
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-6])
+def test_distrusted_end_tokens_are_predicted_but_committed_last(temperature: float) -> None:
+    table = [{1: [0.0, 0.1, 0.9, 0.0, 0.0], 2: [0.4, 0.3, 0.0, 0.3, 0.0], 3: [0.0, 0.1, 0.0, 0.9, 0.0]}]
+    predictor = ScriptedPredictor(table, vocab_size=5, end_ids=(2, 3))
+    sampling = Sampling(temperature=temperature, distrust=(2, 3), precision=torch.float64)
+    options = {"length": 3, "sampling": sampling}
+    assert trace(predictor, DECODERS.make("low-confidence"), **options) == [[(2, 0)], [(1, 2)], [(3, 3)]]
+    first = steps(predictor, DECODERS.make("low-confidence"), **options)[0].prediction
+    assert first.confidence[0, 1:].tolist() == pytest.approx([0.0, 4 / 7, 0.0])
+
+
+def test_factor_follows_the_paper_and_compat_commits_the_last_one_too() -> None:
+    """f = 0.5: (n + 1) * (1 - c_n) is 0.2, 0.6, 1.2, 2.0, so one slot passes; the next pass has 0.8, 0.7, 0.6 left."""
+    paper, released = DECODERS.make("factor(factor=0.5)"), DECODERS.make("factor(factor=0.5, compat='fast-dllm')")
+    predictor = ScriptedPredictor(FALLING)
+    assert [len(step) for step in trace(predictor, paper, length=4)] == [1, 1, 1, 1]
+    assert [len(step) for step in trace(predictor, released, length=4)] == [1, 1, 2]  # with two left: both
+    assert [len(step) for step in trace(predictor, DECODERS.make("factor(factor=1.21)"), length=4)] == [3, 1]
+
+
+def test_dreams_timetable_rounds_down_and_ours_is_even() -> None:
+    for name in ("maskgit-plus", "topk-margin", "entropy"):
+        assert counts(f"{name}(steps=8, compat='dream')") == [0, 1, 1, 1, 1, 1, 1, 2]
+        assert counts(f"{name}(steps=8)") == [1] * 8
+        assert counts(f"{name}(steps=4, compat='dream')") == [1, 2, 2, 3]
+        assert counts(f"{name}(steps=4)") == [2] * 4
+
+
+def test_confidence_is_raw_or_of_the_distribution_that_was_drawn_from() -> None:
+    """Probabilities 0.64, 0.16, 0.16, 0.04 at temperature 2 have the ratios 0.8 : 0.4 : 0.4 : 0.2."""
+    predictor = ScriptedPredictor([{1: [0.64, 0.16, 0.16, 0.04, 0.0]}], vocab_size=5)
+    raw, drawn = (
+        steps(
+            predictor,
+            DECODERS.make("threshold"),
+            length=1,
+            sampling=Sampling(temperature=2.0, confidence=kind, precision=torch.float64),  # type: ignore[arg-type]
+        )[0].prediction
+        for kind in ("raw", "drawn")
+    )
+    assert int(raw.tokens[0, 1]) == int(drawn.tokens[0, 1])
+    token = int(raw.tokens[0, 1])
+    assert float(raw.confidence[0, 1]) == pytest.approx([0.64, 0.16, 0.16, 0.04][token])
+    assert float(drawn.confidence[0, 1]) == pytest.approx([4 / 9, 2 / 9, 2 / 9, 1 / 9][token])
+
+
+def test_a_paced_threshold_is_never_ahead_of_its_plan() -> None:
+    predictor = ScriptedPredictor([{slot: (1, 0.95) for slot in range(1, 9)}])
+    assert len(trace(predictor, DECODERS.make("threshold"), length=8)) == 1
+    assert [len(step) for step in trace(predictor, DECODERS.make("threshold(steps=4)"), length=8)] == [2, 2, 2, 2]
+    assert len(trace(predictor, DECODERS.make("threshold(steps=8)"), length=8)) == 8
+
+
+def test_the_first_slot_of_a_block_alone_only_in_compat() -> None:
+    table = [{1: (1, 0.3), 2: (2, 0.95), 3: (3, 0.95), 4: (4, 0.95)}]
+    ours, released = (
+        trace(ScriptedPredictor(table, shift=1), DECODERS.make(spec), length=4, schedule=Sequential(4), cache="dual")
+        for spec in ("threshold", "threshold(compat='fast-dllm-dream')")
+    )
+    assert ours == [[(2, 2), (3, 3), (4, 4)], [(1, 1)]]
+    assert released == [[(1, 1)], [(2, 2), (3, 3), (4, 4)]]
+
+
+def test_the_row_that_speaks_for_the_first_slot_is_computed_too() -> None:
+    """Shift 1 and a dual cache: five rows for four slots."""
+    predictor = ScriptedPredictor([{slot: (1, 0.2 + 0.05 * slot) for slot in range(2, 6)}], shift=1)
+    steps(predictor, DECODERS.make("low-confidence"), prompt=[0, 0], length=4, schedule=Sequential(4), cache="dual")
+    assert all(work.asked.min() - 1 == work.rows[0, work.speakers[0]].min() for _, work in predictor.seen)
+
+
+def test_limited_blocks_leave_masks_that_only_a_later_opening_pass_may_fill() -> None:
+    """Blocks of 4 with one pass each: three slots are sure, one is not; it gets its chance when the next block opens."""
+
+    def unsure_at_slot_2(tokens: torch.Tensor) -> torch.Tensor:
+        logits = torch.zeros(*tokens.shape, 10, dtype=torch.float64)
+        logits[..., 1] = 9.0
+        logits[:, 2, 1] = 9.0 if bool((tokens[:, 8] != 9).all()) else 0.5
+        return logits
+
+    predictor, decoder = FunctionPredictor(unsure_at_slot_2), DECODERS.make("threshold")
+    limited = steps(predictor, decoder, length=8, schedule=Sequential(4, block_steps=1))
+    assert len(limited) == 2
+    assert limited[-1].after.masked[0].nonzero()[:, 0].tolist() == [2]  # unsure twice, and no pass is left
+    full = steps(predictor, decoder, length=8, schedule=Sequential(4))
+    assert len(full) == 3 and not full[-1].after.masked.any()
