@@ -1,15 +1,21 @@
-"""Where our default parts from published code, on paper: the default, and the option that gives the published behaviour.
+"""Where our default parts from published code, on paper: the default, and the option that does as published.
 
 docs/compat.md lists every such place; whole traces are compared in test_golden.py.
 """
+
+from collections.abc import Iterator
 
 import pytest
 import torch
 
 from fakes import FunctionPredictor, ScriptedPredictor, steps, trace
+from unmask.caches import CACHES
+from unmask.core.canvas import plain_view, plan
+from unmask.core.denoise import Step, denoise
 from unmask.core.sampling import Sampling
 from unmask.core.schedules import SCHEDULES, Sequential
 from unmask.core.state import DenoisingState
+from unmask.core.stopping import Stopping
 from unmask.decoders import DECODERS
 
 FALLING = [{1: (1, 0.9), 2: (2, 0.8), 3: (3, 0.7), 4: (4, 0.6)}]  # the same four answers at every forward pass
@@ -122,14 +128,17 @@ def test_the_first_slot_of_a_block_alone_only_in_compat() -> None:
 
 
 def test_the_row_that_speaks_for_the_first_slot_is_computed_too() -> None:
-    """Shift 1 and a dual cache: five rows for four slots."""
-    predictor = ScriptedPredictor([{slot: (1, 0.2 + 0.05 * slot) for slot in range(2, 6)}], shift=1)
-    steps(predictor, DECODERS.make("low-confidence"), prompt=[0, 0], length=4, schedule=Sequential(4), cache="dual")
-    assert all(work.asked.min() - 1 == work.rows[0, work.speakers[0]].min() for _, work in predictor.seen)
+    """A window of four slots behind a prompt of two, everything else frozen: five rows with shift 1."""
+    state = DenoisingState.start([[0, 0]], 8, mask_id=9)
+    window = Sequential(4).window(state, None)
+    for shift, rows in ((0, [2, 3, 4, 5]), (1, [1, 2, 3, 4, 5])):
+        work = plan(plain_view(state), window, window.open, ~window.open, shift)
+        assert work.rows.tolist() == [rows]
+        assert work.rows[0, work.speakers[0]].tolist() == [slot - shift for slot in (2, 3, 4, 5)]
 
 
 def test_limited_blocks_leave_masks_that_only_a_later_opening_pass_may_fill() -> None:
-    """Blocks of 4 with one pass each: three slots are sure, one is not; it gets its chance when the next block opens."""
+    """Blocks of 4 with one pass each: slot 2 is not sure in time, and has one more chance when the next block opens."""
 
     def unsure_at_slot_2(tokens: torch.Tensor) -> torch.Tensor:
         logits = torch.zeros(*tokens.shape, 10, dtype=torch.float64)
@@ -143,3 +152,20 @@ def test_limited_blocks_leave_masks_that_only_a_later_opening_pass_may_fill() ->
     assert limited[-1].after.masked[0].nonzero()[:, 0].tolist() == [2]  # unsure twice, and no pass is left
     full = steps(predictor, decoder, length=8, schedule=Sequential(4))
     assert len(full) == 3 and not full[-1].after.masked.any()
+
+
+@pytest.mark.parametrize("name", sorted(DECODERS))
+def test_t7_a_run_that_was_given_up_leaves_nothing_behind(name: str) -> None:
+    """The same decoder, schedule and predictor objects serve a second run as if it were the first."""
+    predictor, decoder, schedule = ScriptedPredictor(FALLING), DECODERS.make(name), Sequential(2)
+
+    def begin() -> Iterator[Step]:
+        state = DenoisingState.start([[0]], 4, mask_id=9, seeds=3)
+        parts = {"schedule": schedule, "cache": CACHES.make("dual"), "stop": Stopping("none")}
+        return denoise(predictor, state, decoder, **parts)  # type: ignore[arg-type]
+
+    fresh = [step.move.commit.tolist() for step in begin()]
+    given_up = begin()
+    next(given_up), next(given_up)
+    given_up.close()
+    assert [step.move.commit.tolist() for step in begin()] == fresh

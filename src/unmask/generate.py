@@ -100,8 +100,8 @@ class Recipe:
 class Completion:
     """One answer and what it cost."""
 
-    text: str
-    tokens: list[int]  # answer tokens before the end token
+    text: str  # the answer; of a canvas with given text behind its first hole, the whole canvas
+    tokens: list[int]  # answer tokens before the end token; when infilling, of all holes
     nfe: int  # forward passes
     tpf: float  # answer tokens up to and including the end token, per forward pass
     rows_computed: int  # hidden states computed
@@ -264,6 +264,36 @@ def generate(
     return complete(model.guided(guidance), start_state(model, prompts, length, seed), recipe, batch_size, record)
 
 
+def infill(model: Model, texts: Sequence[Sequence[str | int]], **options: Any) -> list[Completion]:
+    """Fill in holes anywhere in a text.
+
+    Args:
+        texts: each a list of pieces, a text to keep or the number of tokens to fill in there, as in
+            `["def double(x):\\n    return ", 6, "\\n"]`. No chat template is applied.
+        options: those of `generate`, but `length`.
+
+    Returns:
+        One Completion per text; `text` is the whole text with the holes filled, `tokens` what was filled in.
+
+    Raises:
+        RequestError: no hole, a hole of less than one token, or a piece that is neither text nor number.
+    """
+    canvases: list[list[int | None]] = []
+    for number, pieces in enumerate(texts):
+        canvas: list[int | None] = []
+        for piece in [pieces] if isinstance(pieces, str) else pieces:
+            if isinstance(piece, str):
+                canvas += model.text.encode(piece)
+            elif isinstance(piece, int) and not isinstance(piece, bool) and piece >= 1:
+                canvas += [None] * piece
+            else:
+                raise RequestError(f"text {number}: a piece is a text or a number of tokens from 1 up: got {piece!r}")
+        if None not in canvas:
+            raise RequestError(f"text {number} has no hole; put a number of tokens between its pieces")
+        canvases.append(canvas)
+    return generate(model, canvases, **options)
+
+
 def complete(
     model: Model, state: DenoisingState, recipe: Recipe, batch_size: int | None = None, record: bool = True
 ) -> list[Completion]:
@@ -280,7 +310,7 @@ def complete(
 
 def _trimmed(state: DenoisingState) -> DenoisingState:
     """Without the padding that only other batches needed."""
-    width = int(state.exists.sum(-1).max())
+    width = int((state.exists * (state.slots + 1)).max())
     sliced = {name: getattr(state, name)[:, :width] for name in ("tokens", "masked", "given", "exists", "committed_at")}
     return replace(state, **sliced)
 
@@ -289,7 +319,7 @@ def _complete_batch(model: Model, state: DenoisingState, recipe: Recipe, keep: b
     begun = time.perf_counter()
     recorder = Recorder(state) if keep else None
     count = state.num_rows
-    last: list[DenoisingState | None] = [None] * count
+    last: list[tuple[DenoisingState, int]] = [(state, row) for row in range(count)]
     nfe, rows, seconds = [0] * count, [0] * count, [0.0] * count
     for step in run(model, state, recipe):
         if recorder:
@@ -299,12 +329,11 @@ def _complete_batch(model: Model, state: DenoisingState, recipe: Recipe, keep: b
             nfe[row] += 1
             rows[row] += computed
             seconds[row] = now
-            last[row] = step.after.take(step.row_ids.new_tensor([place]))
+            last[row] = step.after, place
     trajectory = recorder.trajectory({"model": model.source, **recipe.specs()}) if recorder else None
     answers = []
-    for row in range(count):
-        final = last[row]
-        assert final is not None, "every row has at least one slot to fill, so it took at least one step"
+    for row, (after, place) in enumerate(last):
+        final = after.take(torch.tensor([place], device=after.step.device))
         record = trajectory and trajectory.of_row(row)
         answers.append(_completion(model, final, nfe[row], rows[row], seconds[row], record))
     return answers
@@ -319,5 +348,5 @@ def _completion(
     tokens, ended = (answer, False) if infill else useful(answer, model.facts.end_ids)
     counts = Counts(len(tokens), ended, nfe, rows)
     reason: FinishReason = "unfinished" if bool(state.masked.any()) else "stop" if ended else "length"
-    text = model.text.decode(tokens)
+    text = model.text.decode(canvas if infill else tokens)
     return Completion(text, tokens, nfe, counts.tpf, rows, reason, seconds, canvas, trajectory)

@@ -17,7 +17,7 @@ from fakes import FunctionPredictor
 from unmask.bench import environment
 from unmask.bench.contestants import Contestant, grid
 from unmask.bench.problems import EXACT, grade
-from unmask.bench.runner import Row, batched, bench, rotated
+from unmask.bench.runner import Row, batched, bench, num_ticks, rotated
 from unmask.core.state import DenoisingState
 from unmask.errors import CompositionError, RequestError, UnknownNameError
 from unmask.evaluation.tasks import Problem
@@ -133,15 +133,22 @@ def test_rotation_keeps_the_circle() -> None:
 
 
 def test_warm_up_and_grading_are_not_timed(llada: unmask.Model) -> None:
-    calls = 0
+    calls, ticks = 0, 0
 
     def clock() -> float:
         nonlocal calls
         calls += 1
         return float(calls)
 
-    rows = list(bench(reciter(llada, "1"), asked("1", "1"), length=4, repeats=2, clock=clock))
-    assert len(rows) == 2 * 2 * 2 and calls == 2 * len(rows)
+    def tick() -> None:
+        nonlocal ticks
+        ticks += 1
+
+    problems = asked("1", "1", "1")
+    rows = list(bench(reciter(llada, "1"), problems, length=4, repeats=2, batch_size=2, clock=clock, tick=tick))
+    assert len(rows) == 2 * 3 * 2
+    assert calls == 2 * 2 * (2 * 2)  # twice for 2 methods on 2 batches, 2 times
+    assert ticks == num_ticks(2, problems, batch_size=2, repeats=2) == 2 + 2 * 2 * 2
 
 
 def test_a_batch_shares_its_seconds_and_answers_as_each_prompt_alone(llada: unmask.Model) -> None:

@@ -138,7 +138,7 @@ def test_apply_leaves_the_state_before_it_alone() -> None:
     assert_equal(state, copy)
 
 
-STANDING: list[list[int | None]] = [[1, None, None, 4], [1, None]]  # then (0, 1) is committed; (1, 2) and (1, 3) are padding
+STANDING: list[list[int | None]] = [[1, None, None, 4], [1, None]]  # (1, 2) and (1, 3) are padding
 
 
 @pytest.mark.parametrize("place", [(0, 0), (0, 1), (0, 3), (1, 2)], ids=["given", "committed", "infill", "padding"])
@@ -211,6 +211,10 @@ def test_joining_is_starting_together(first: list[list[int | None]], second: lis
     assert_equal(joined, fresh(first + second))
 
 
+def idled(state: DenoisingState) -> DenoisingState:
+    return state.apply(Move(torch.zeros_like(state.masked), state.tokens))
+
+
 def test_rows_keep_their_own_step_when_they_join() -> None:
     old = fresh([[1, None, None]])
     old = old.apply(commit(old, (0, 1))).apply(commit(old, (0, 2)))
@@ -220,10 +224,6 @@ def test_rows_keep_their_own_step_when_they_join() -> None:
     assert joined.step.tolist() == [3, 1]
     assert joined.committed_at.tolist() == [[NEVER, 0, 1, NEVER], [NEVER, NEVER, NEVER, 0]]
     assert_equal(joined.take(torch.tensor([0])), idled(old.widen(4)))
-
-
-def idled(state: DenoisingState) -> DenoisingState:
-    return state.apply(Move(torch.zeros_like(state.masked), state.tokens))
 
 
 def test_slots_added_by_widen_do_not_exist() -> None:

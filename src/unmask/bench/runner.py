@@ -104,6 +104,7 @@ def bench(
     batch_size: int = 1,
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
+    tick: Callable[[], None] = lambda: None,
 ) -> Iterator[Row]:
     """Compare methods; both baselines always take part.
 
@@ -118,6 +119,7 @@ def bench(
         batch_size: problems of one task decoded together.
         seed: problem i draws from stream seed + i, whatever the method and the batch.
         clock: tells seconds.
+        tick: called outside the clock whenever a method has decoded a batch, also in the warm-up; see `num_ticks`.
 
     Raises:
         RequestError, UnknownNameError, CompositionError: bad input, before anything is computed.
@@ -128,7 +130,7 @@ def bench(
     if not problems:
         raise RequestError("got no problems; give at least one")
     methods, prompts = line_up(contestants, model.facts), encoded(model, problems, length)
-    return _Run(model, list(problems), prompts, methods, length, batch_size, seed, clock).rows(repeats)
+    return _Run(model, list(problems), prompts, methods, length, batch_size, seed, clock, tick).rows(repeats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ class _Run:
     batch_size: int
     seed: int
     clock: Callable[[], float]
+    tick: Callable[[], None]
     verdicts: dict[tuple[int, str], bool] = field(default_factory=dict)  # by problem and text
     first_tokens: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # by method and problem
 
@@ -151,6 +154,7 @@ class _Run:
         batches = batched(self.problems, self.batch_size)
         for _, recipe in self.methods:  # warm-up, not counted
             complete(self.model, self._state(batches[0]), recipe, record=False)
+            self.tick()
         for repeat in range(repeats):
             for number, batch in enumerate(batches):
                 turns = [self._turn(batch, *method) for method in rotated(self.methods, number + repeat)]
@@ -171,7 +175,9 @@ class _Run:
         state = self._state(batch)
         begun = self.clock()
         completions = complete(self.model, state, recipe, record=False)
-        return _Turn(contestant, recipe, completions, self.clock() - begun)
+        seconds = self.clock() - begun
+        self.tick()
+        return _Turn(contestant, recipe, completions, seconds)
 
     def _grade(self, batch: list[int], turns: list[_Turn]) -> None:
         """Grade what no other method or repeat has answered to the same problem."""
@@ -276,6 +282,11 @@ def batched(problems: Sequence[Problem], size: int) -> list[list[int]]:
         by_task.setdefault(problem.task, []).append(index)
     lanes = [[lane[first : first + size] for first in range(0, len(lane), size)] for lane in by_task.values()]
     return [batch for turn in zip_longest(*lanes) for batch in turn if batch]
+
+
+def num_ticks(methods: int, problems: Sequence[Problem], batch_size: int, repeats: int) -> int:
+    """How often `bench` calls `tick`."""
+    return methods * (1 + len(batched(problems, batch_size)) * repeats)
 
 
 def rotated(items: Sequence[Item], by: int) -> list[Item]:

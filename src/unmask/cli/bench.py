@@ -88,21 +88,24 @@ def bench(
     if threads is not None:
         torch.set_num_threads(threads)
     loaded = load(model, device=device, dtype=dtype)
-    answers = runner.bench(loaded, asked, chosen, repeats=repeats, length=length, batch_size=batch_size, seed=seed)
-    total = len(line_up(chosen, loaded.facts)) * len(asked) * repeats
+    methods = len(line_up(chosen, loaded.facts))
     rows: list[runner.Row] = []
     interrupted = False
-    with _bar(total) as advance, RowFile(out) if out else nullcontext() as file:
+    with (
+        _bar(runner.num_ticks(methods, asked, batch_size, repeats)) as tick,
+        RowFile(out) if out else nullcontext() as file,
+    ):
         try:
-            for row in answers:
+            for row in runner.bench(
+                loaded, asked, chosen, repeats=repeats, length=length, batch_size=batch_size, seed=seed, tick=tick
+            ):
                 rows.append(row)
                 if file:
                     file.add(row)
-                advance()
         except KeyboardInterrupt:
             interrupted = True
     if interrupted:
-        say("warning", f"interrupted after {len(rows)} of {total} answers")
+        say("warning", f"interrupted after {len(rows)} of {methods * len(asked) * repeats} answers")
     if rows:
         _print(report(rows), as_json=json_, as_markdown=markdown_)
     if interrupted:
@@ -135,7 +138,7 @@ def _bar(total: int) -> Iterator[Callable[[], None]]:
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
     )  # fmt: skip
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("answers", total=total)
+        task = progress.add_task("decoding", total=total)
         yield lambda: progress.advance(task)
 
 

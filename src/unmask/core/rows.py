@@ -5,7 +5,8 @@ functions serve them all. A memory that holds something else keeps it in a field
 """
 
 import dataclasses
-from typing import TypeVar
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Int
@@ -24,7 +25,7 @@ def take(tree: Tree, rows: Int[Tensor, " n"]) -> Tree:
         changed = {f.name: take(getattr(tree, f.name), rows) for f in dataclasses.fields(tree)}
         return dataclasses.replace(tree, **changed)
     if isinstance(tree, tuple):
-        return type(tree)(take(part, rows) for part in tree)
+        return _like(tree, (take(part, rows) for part in tree))  # type: ignore[return-value]
     return tree
 
 
@@ -40,5 +41,10 @@ def join(first: Tree, second: Tree) -> Tree:
         return dataclasses.replace(first, **changed)
     if isinstance(first, tuple):
         assert isinstance(second, tuple), "join needs two trees of the same form"
-        return type(first)(join(a, b) for a, b in zip(first, second, strict=True))
+        return _like(first, (join(a, b) for a, b in zip(first, second, strict=True)))  # type: ignore[return-value]
     return first
+
+
+def _like(tree: tuple[Any, ...], parts: Iterable[Any]) -> tuple[Any, ...]:
+    """A tuple of the same class; a named tuple takes its fields one by one."""
+    return tree._make(parts) if hasattr(tree, "_make") else type(tree)(parts)
