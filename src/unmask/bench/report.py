@@ -108,7 +108,7 @@ def report(rows: Iterable[Row]) -> Report:
     first = rows[0]
     names = ("started", "model", "weights_hash", "parameters", "dtype", "device", "hardware", "threads", "versions")
     facts = {name: getattr(first, name) for name in (*names, "length", "batch_size", "template")}
-    return Report(summaries, notes(rows), facts | {"repeats": len({row.repeat for row in rows})})
+    return Report(summaries, notes(rows), facts | {"repeats": _num_repeats(rows)})
 
 
 def _answered_by_all(rows: list[Row]) -> list[Row]:
@@ -184,6 +184,11 @@ def speeds(rows: list[Row]) -> list[float]:
     return speeds
 
 
+def _num_repeats(rows: Sequence[Row]) -> int:
+    """Repeats that count."""
+    return len(speeds([row for row in rows if row.method == rows[0].method]))
+
+
 def median_speed(rows: list[Row]) -> float:
     """Median over the repeats of `speeds`."""
     return median(speeds(rows))
@@ -191,7 +196,7 @@ def median_speed(rows: list[Row]) -> float:
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """What to know when reading the table."""
-    first, repeats = rows[0], len({row.repeat for row in rows})
+    first, repeats = rows[0], _num_repeats(rows)
     rounds = f"median of {repeats} repeats" if repeats > 1 else "one repeat"
     found = [
         "A and B are the baselines, always run. /A and /B: the figure to their left, divided by that of the baseline.",

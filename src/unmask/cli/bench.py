@@ -91,19 +91,18 @@ def bench(
     methods = len(line_up(chosen, loaded.facts))
     rows: list[runner.Row] = []
     interrupted = False
-    with (
-        _bar(runner.num_ticks(methods, asked, batch_size, repeats)) as tick,
-        RowFile(out) if out else nullcontext() as file,
-    ):
-        try:
-            for row in runner.bench(
-                loaded, asked, chosen, repeats=repeats, length=length, batch_size=batch_size, seed=seed, tick=tick
-            ):
-                rows.append(row)
-                if file:
-                    file.add(row)
-        except KeyboardInterrupt:
-            interrupted = True
+    with _bar(runner.num_ticks(methods, asked, batch_size, repeats)) as tick:
+        answers = runner.bench(
+            loaded, asked, chosen, repeats=repeats, length=length, batch_size=batch_size, seed=seed, tick=tick
+        )
+        with RowFile(out) if out else nullcontext() as file:
+            try:
+                for row in answers:
+                    rows.append(row)
+                    if file:
+                        file.add(row)
+            except KeyboardInterrupt:
+                interrupted = True
     if interrupted:
         say("warning", f"interrupted after {len(rows)} of {methods * len(asked) * repeats} answers")
     if rows:

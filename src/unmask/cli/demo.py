@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli.generate import LAST_SEED, cost
-from unmask.cli.output import console_for
+from unmask.cli.generate import cost
+from unmask.cli.output import check_device, check_seed, console_for
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,16 +27,19 @@ def demo(
     problems: Annotated[
         int, typer.Option(min=0, max=MOST_PROBLEMS, help="Problems to compare two methods on; 0 = only watch.")
     ] = 36,
-    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED // 2, help="Of the choice of problems.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the choice of problems.")] = 0,
     device: Annotated[str, typer.Option(help='"auto", "cpu", "cuda", "cuda:1", "mps".')] = "auto",
 ) -> None:
     """Watch real problems being solved, then compare two methods on more of them."""
+    check_seed(seed)
+
     from unmask.bench.environment import num_parameters
     from unmask.bench.problems import suite_problems
     from unmask.evaluation.tasks import TASKS
     from unmask.loading import load
 
     begun = time.perf_counter()
+    check_device(device)
     loaded = load(model, device=device)
     console = console_for("stdout")
     size = num_parameters(loaded) or 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli.output import check_writable, console_for
+from unmask.cli.output import check_device, check_seed, check_writable, console_for
 from unmask.errors import RequestError
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from unmask.generate import Completion
 
 LONGEST = 100_000  # answer slots; more is a typing error
-LAST_SEED = 2**63 - 1
 
 
 class Stop(StrEnum):
@@ -40,7 +39,7 @@ def generate(
     top_k: Annotated[int, typer.Option(help="Draw among so many best tokens; 0 = all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Draw among the best tokens of this total probability; 1 = all.")] = 1.0,
     guidance: Annotated[float, typer.Option(help="Classifier-free guidance scale; 0 = off.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of the noise.", show_default=True)] = 0,
+    seed: Annotated[int, typer.Option(help="Of the noise.")] = 0,
     stop: Annotated[
         Stop, typer.Option(help="Stop at a settled end token (tail), when its block is full (block), or never (none).")
     ] = Stop.TAIL,
@@ -59,6 +58,7 @@ def generate(
     question = _read(prompt)
     if not 1 <= length <= LONGEST:
         raise RequestError(f"length must be a number of tokens from 1 to {LONGEST}: got {length}")
+    check_seed(seed)
     if trace is not None:
         check_writable(trace)
 
@@ -73,6 +73,7 @@ def generate(
     from unmask.loading import load
     from unmask.show.terminal import Screen
 
+    check_device(device)
     for registry in (DECODERS, SCHEDULES, CACHES):
         plugged_in(registry)
     # every part is made before the model is loaded: a large one takes minutes

@@ -56,12 +56,12 @@ class Commands(TyperGroup):
 
 
 def _usage_error(error: Any) -> int:
-    if type(error).__name__ == "NoArgsIsHelpError":  # carries the help of a command that was called with nothing
-        error.show()
-        return FAILED
-    context = error.ctx
-    hint = f" (see {context.command_path} --help)" if context is not None else ""
-    say("error", f"{error.format_message().rstrip('.')}{hint}")
+    message = error.format_message().rstrip(".").replace("Value error, ", "")
+    if type(error).__name__ == "NoArgsIsHelpError":  # a command called with nothing: typer has printed its help already
+        typer.echo(message, nl=bool(message))
+    else:
+        hint = "" if error.ctx is None else f" (see {error.ctx.command_path} --help)"
+        say("error", message + hint)
     return FAILED
 
 

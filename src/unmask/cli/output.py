@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+LAST_SEED = 2**62
 COLOURS = {"error": "bold red", "warning": "bold yellow"}
 
 
@@ -44,6 +45,12 @@ def print_hanging(console: "Console", text: "Text", indent: int = 0, hang: int =
         console.print(Text(" " * (indent + (hang if number else 0))) + line, soft_wrap=True)
 
 
+def check_seed(seed: int) -> None:
+    """Raises RequestError unless the seed fits the noise streams."""
+    if not 0 <= seed <= LAST_SEED:
+        raise RequestError(f"seed must be from 0 to {LAST_SEED}: got {seed}")
+
+
 def check_writable(path: Path) -> None:
     """Refuse a place where no file can be written, before any work is done.
 
@@ -60,3 +67,21 @@ def check_writable(path: Path) -> None:
         trial.unlink()
     except OSError as error:
         raise RequestError(f'cannot write to "{path}": {error.strerror or error}') from None
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that torch knows but this machine cannot compute on.
+
+    Raises:
+        RequestError: no such device, or a first tensor on it fails.
+    """
+    import torch
+
+    from unmask.models.checkpoints import choose_device
+
+    device = choose_device(name)
+    try:
+        torch.zeros(1, device=device).tolist()
+    except Exception as error:  # every backend has its own
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise RequestError(f'device "{name}" cannot be used on this machine: {reason}') from None

@@ -79,8 +79,8 @@ class Prediction:
     def _trusted(self) -> Float[Tensor, "b a v"]:
         """Logits that confidence is measured on."""
         logits = self.logits
-        if self.sampling.confidence == "drawn" and self.sampling.temperature > 0.0:
-            logits = truncate(logits / self.sampling.temperature, self.sampling)
+        if self.sampling.confidence == "drawn":
+            logits = truncate(logits / (self.sampling.temperature or 1.0), self.sampling)
         if self.sampling.distrust:
             logits = logits.clone()
             logits[..., list(self.sampling.distrust)] = float("-inf")

@@ -70,7 +70,8 @@ class Noise:
         key = _mix(key[:, None] + slots * _GOLDEN)
         if width is not None:
             key = _mix(key[..., None] + torch.arange(width, device=slots.device) * _GOLDEN)
-        return ((key >> 11) & ((1 << 53) - 1)).double().add_(0.5).mul_(2.0**-53)
+        # 52 bits and a half: one bit more, and the largest number would be rounded to 1
+        return ((key >> 12) & ((1 << 52) - 1)).double().add_(0.5).mul_(2.0**-52)
 
 
 def _mix(x: Tensor) -> Tensor:

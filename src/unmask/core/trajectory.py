@@ -104,6 +104,7 @@ class Trajectory:
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file (atomically: a broken write leaves no half file)."""
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         path = Path(path)
@@ -115,7 +116,7 @@ class Trajectory:
         try:
             save_file(tensors, partial, metadata=notes)
             partial.replace(path)
-        except OSError as error:
+        except (SafetensorError, OSError) as error:
             partial.unlink(missing_ok=True)
             raise RequestError(f'cannot write the trajectory to "{path}": {error}') from None
 

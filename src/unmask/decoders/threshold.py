@@ -68,7 +68,7 @@ class Factor(Decoder):
         among = self.eligible(state, window, prediction)
         confidence = prediction.confidence[:, : state.num_slots]
         place = rank(confidence, among)
-        bound = 1.0 - self.factor / (place + 2.0)
+        bound = 1.0 - self.factor / (place + 2.0).to(confidence.dtype)
         if self.compat == "none":
             return self.move(state, among & ((confidence > bound) | (place == 0)), prediction)
         fails = among & (confidence < bound) & (place > 0)

@@ -56,5 +56,6 @@ def attention(
         scores = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
         if seen is not None:
             scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
-        return scores.softmax(dim=-1) @ v
+        mixed = scores.softmax(dim=-1) @ v
+        return mixed if seen is None else mixed * seen.any(-1, keepdim=True)
     return functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)

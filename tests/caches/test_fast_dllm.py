@@ -1,0 +1,166 @@
+"""Fast-dLLM's two caches: which slots are frozen, what that costs, and where it is exact."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import contract
+from unmask.caches import CACHES, CachePolicy
+from unmask.core.canvas import plain_view, plan
+from unmask.core.denoise import Step
+from unmask.core.schedules import Sequential
+from unmask.core.state import DenoisingState, Move
+from unmask.core.window import Window
+from unmask.decoders import Decoder
+from unmask.decoders.quota import LowConfidence
+from unmask.decoders.selection import first_only
+
+SPECS = ["none", "prefix", "dual"]
+
+# Which slots are frozen ----------------------------------------------------------------------------------------------
+
+
+def frozen(spec: str, age: int) -> list[list[int]]:
+    """Frozen slots of two rows of 8 slots: the first has an open window of slots 3, 5, 6, the second of slots 6, 7."""
+    state = DenoisingState.start([[1], [1]], 7, mask_id=9)
+    opened = torch.zeros(2, 8, dtype=torch.bool)
+    opened[0, [3, 5, 6]] = opened[1, [6, 7]] = True
+    window = Window(opened, state.exists, opened, torch.tensor([age, age + 1]))
+    flags = CACHES.make(spec).frozen(state, window, None)
+    assert flags is not None
+    return [row.nonzero()[:, 0].tolist() for row in flags]
+
+
+BEFORE = ([0, 1, 2], [0, 1, 2, 3, 4, 5])
+AROUND = ([0, 1, 2, 4, 7], [0, 1, 2, 3, 4, 5])
+
+
+@pytest.mark.parametrize(
+    ("spec", "age", "expected"),
+    [
+        ("prefix", 0, ([], BEFORE[1])),  # the first row has just been opened, the second is a step older
+        ("prefix", 1, BEFORE),
+        ("prefix", 9, BEFORE),
+        ("dual", 0, ([], AROUND[1])),
+        ("dual", 1, AROUND),
+        ("prefix(refresh=1)", 4, ([], [])),
+        ("prefix(refresh=3)", 3, ([], BEFORE[1])),
+        ("prefix(refresh=3)", 5, (BEFORE[0], [])),
+        ("dual(refresh=2)", 2, ([], AROUND[1])),
+        ("dual(refresh=2)", 1, (AROUND[0], [])),
+    ],
+)
+def test_frozen_slots(spec: str, age: int, expected: tuple[list[int], list[int]]) -> None:
+    assert frozen(spec, age) == list(expected)
+
+
+def test_no_cache_freezes_nothing_and_keeps_nothing() -> None:
+    policy = CACHES.make("none")
+    state = DenoisingState.start([[1]], 3, mask_id=9)
+    assert policy.frozen(state, Sequential().window(state, None), None) is None
+    assert policy.exact and not policy.keeps
+    assert not any(CACHES[name].exact or CACHES[name].fixed_canvas for name in ("prefix", "dual"))
+
+
+@pytest.mark.parametrize("name", ["prefix", "dual"])
+def test_a_refresh_is_at_least_1(name: str) -> None:
+    with pytest.raises(ValueError, match="refresh must be at least 1, or None for once per window: got 0"):
+        CACHES[name](refresh=0)  # type: ignore[call-arg]
+
+
+# What it costs -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class InOrder(Decoder):
+    """Commit one slot per step: the leftmost open one, or the rightmost."""
+
+    backwards: bool = False
+
+    def decide(self, state: DenoisingState, window: Any, prediction: Any, memory: Any) -> Move:
+        among = self.eligible(state, window, prediction)
+        chosen = first_only(among.flip(-1)).flip(-1) if self.backwards else first_only(among)
+        return self.move(state, chosen, prediction)
+
+
+def run(family: str, decoder: Decoder, spec: str, prompt: int = 5, length: int = 32, block: int = 16) -> list[Step]:
+    facts = contract.model(family).facts
+    state = DenoisingState.start([list(range(3, 3 + prompt))], length, mask_id=facts.mask_id)
+    return list(contract.steps(family, state, decoder, Sequential(block), CACHES.make(spec)))
+
+
+P, G, B = 5, 32, 16
+N = P + G
+STARTS = (P, P + B)  # first slots of the two blocks
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("family", ["llada", "dream"])
+@pytest.mark.parametrize("spec", SPECS)
+def test_rows_computed_are_those_of_the_cost_formulas(family: str, spec: str, backwards: bool) -> None:
+    """A shifted model needs the row left of the block as long as the block's first slot is masked."""
+    speaker = 1 if family == "dream" and backwards else 0  # from left to right, the opening step commits that slot
+    inner = {"none": [N, N], "prefix": [N - start + speaker for start in STARTS], "dual": [B + speaker] * 2}[spec]
+    expected = [rows for each in inner for rows in [N, *[each] * (B - 1)]]
+    assert [int(step.rows_computed) for step in run(family, InOrder(backwards), spec)] == expected
+
+
+def test_a_refreshed_cache_computes_everything_every_so_many_steps() -> None:
+    taken = run("llada", InOrder(), "dual(refresh=3)", length=8, block=8)
+    assert [int(step.rows_computed) for step in taken] == [13, 8, 8, 13, 8, 8, 13, 8]
+
+
+def test_a_short_last_block_costs_its_own_slots() -> None:
+    taken = run("llada", InOrder(), "dual", length=6, block=4)
+    assert [int(step.rows_computed) for step in taken] == [11, 4, 4, 4, 11, 2]
+
+
+def test_rows_of_a_batch_that_stand_in_different_blocks_cost_what_each_needs() -> None:
+    """One slot of the first row's first block is given, so it opens its second block while the other row does not."""
+    mask_id = contract.model("llada").facts.mask_id
+    canvases: list[list[int | None]] = [[3, None, 5, None, None], [3, None, None, None, None]]
+    state = DenoisingState.from_canvas(canvases, mask_id=mask_id)
+    taken = list(contract.steps("llada", state, InOrder(), Sequential(2), CACHES.make("dual")))
+    assert [step.rows_computed.tolist() for step in taken] == [[5, 5], [5, 2], [2, 5], [2]]
+
+
+# Where it is exact ---------------------------------------------------------------------------------------------------
+
+
+def uncached(family: str, step: Step) -> torch.Tensor:
+    """Logits about the same slots of the same canvas, everything computed."""
+    predictor, none = contract.model(family).predictor, CACHES.make("none")
+    canvas = plain_view(step.before)
+    work = plan(canvas, step.window, step.before.masked & step.window.open, None, predictor.facts.shift)
+    with torch.inference_mode():
+        return predictor(canvas, work, none, predictor.open_store(step.before, none))
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
+@pytest.mark.parametrize("policy", [CACHES.make("prefix"), CACHES.make("dual")], ids=["prefix", "dual"])
+def test_the_first_step_of_every_block_is_exact_and_later_ones_are_not(family: str, policy: CachePolicy) -> None:
+    state = contract.first_state(family, (0,))
+    exact, stale = [], []
+    for step in contract.steps(family, state, LowConfidence(steps=9), Sequential(8), policy):
+        ours, wanted = step.prediction.logits, uncached(family, step)
+        finite = wanted.isfinite()
+        difference = float((ours[finite] - wanted[finite]).abs().max())
+        (exact if int(step.window.age) == 0 else stale).append(difference)
+    assert len(exact) == 3 and max(exact) < 1e-10
+    assert max(stale) > 1e-3, "the cache is not used at all"
+
+
+def test_the_first_block_is_exact_until_the_prompt_would_have_looked_at_it() -> None:
+    """Prefix: keys of the prompt are those of the opening step. With a prompt that sees no answer they never age."""
+    options = {"attention": "block_causal"}
+    state = contract.first_state("llada", (0,))
+    runs = [
+        list(contract.steps("llada", state, LowConfidence(), Sequential(4), CACHES.make(spec), **options))  # type: ignore[arg-type]
+        for spec in ("none", "prefix")
+    ]
+    for plain, cached in zip(*runs, strict=True):
+        mine, wanted = cached.prediction.logits, plain.prediction.logits
+        assert torch.equal(mine.isfinite(), wanted.isfinite())
+        torch.testing.assert_close(mine[mine.isfinite()], wanted[wanted.isfinite()], rtol=0, atol=1e-10)
