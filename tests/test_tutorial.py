@@ -51,7 +51,7 @@ def test_the_page_shows_every_file_of_the_plug_in_word_for_word() -> None:
 
 
 def test_the_table_of_the_page_is_the_table_of_the_test() -> None:
-    """Each cell `token .confidence`, a committed one in bold with a star."""
+    """Each cell is `token .confidence`, a committed one in bold."""
     rows = [
         line.split("|")[2:8] for line in PAGE.read_text(encoding="utf-8").splitlines() if re.match(r"\| \d \|", line)
     ]
@@ -68,8 +68,8 @@ def test_the_table_of_the_page_is_the_table_of_the_test() -> None:
         for row in cells
     ]
     assert said == test["TABLE"]
-    starred = [[slot for slot, cell in row.items() if cell.startswith("**")] for row in cells]
-    assert starred == [[2], [4], [3, 7], [5], [6]]
+    bold = [[slot for slot, cell in row.items() if cell.startswith("**")] for row in cells]
+    assert bold == [[2], [4], [3, 7], [5], [6]]
 
 
 @pytest.mark.slow

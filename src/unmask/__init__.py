@@ -14,6 +14,7 @@ from unmask.decoders import DECODERS
 from unmask.errors import (
     CheckpointError,
     CompositionError,
+    PluginError,
     RequestError,
     StalledDecoding,
     UnknownNameError,
@@ -32,6 +33,7 @@ __all__ = [
     "Completion",
     "CompositionError",
     "Model",
+    "PluginError",
     "RequestError",
     "StalledDecoding",
     "UnknownNameError",

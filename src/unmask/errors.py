@@ -24,6 +24,10 @@ class RequestError(UnmaskError):
     """A request that cannot be served: empty prompt, impossible length, bad option."""
 
 
+class PluginError(UnmaskError):
+    """An installed plug-in that cannot be loaded, or is not what it is registered as."""
+
+
 class UnknownNameError(UnmaskError):
     """A name that is not in a registry."""
 

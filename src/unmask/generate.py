@@ -26,7 +26,7 @@ from unmask.errors import RequestError
 from unmask.models.facts import ModelFacts
 from unmask.models.guidance import Guided
 from unmask.models.text import Text
-from unmask.registry import spec_of
+from unmask.registry import call_of, spec_of
 
 Message = dict[str, str]
 Prompt = str | Sequence[Message] | Sequence[int | None]
@@ -91,8 +91,8 @@ class Recipe:
             "decoder": spec_of(DECODERS, self.decoder),
             "schedule": spec_of(SCHEDULES, self.schedule),
             "cache": spec_of(CACHES, self.cache),
-            "temperature": str(self.sampling.temperature),
-            "stop": self.stop.mode,
+            "sampling": call_of("sampling", self.sampling),
+            "stop": call_of("stop", self.stop),
         }
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
-from unmask.errors import RequestError, UnknownNameError
+from unmask.errors import PluginError, RequestError, UnknownNameError
 
 Part = TypeVar("Part")
 
@@ -37,14 +37,17 @@ class Registry(Mapping[str, type[Part]], Generic[Part]):
     def _entries(self) -> dict[str, type[Part]]:
         found = dict(self._own)
         for point in entry_points(group=self.group):
-            part = point.load()
+            package = point.dist.name if point.dist else point.value
+            what, way_out = f'plug-in {self.kind} "{point.name}"', f'Repair or uninstall the package "{package}".'
+            try:
+                part = point.load()
+            except Exception as error:  # whatever a stranger's module raises when it is imported
+                raise PluginError(f"{what} cannot be loaded: {type(error).__name__}: {error}. {way_out}") from error
             if not (isinstance(part, type) and issubclass(part, self._base) and dataclasses.is_dataclass(part)):
-                raise TypeError(
-                    f'plug-in {self.kind} "{point.name}" must be a dataclass derived from {self._base.__name__}: '
-                    f"got {part!r} from {point.value}"
-                )
+                wanted = f"a dataclass derived from {self._base.__name__}"
+                raise PluginError(f"{what} must be {wanted}: got {part!r} from {point.value}. {way_out}")
             if point.name in self._own:
-                raise TypeError(f'plug-in {self.kind} "{point.name}" ({point.value}) would hide the built-in one')
+                raise PluginError(f"{what} ({point.value}) would hide the built-in one. {way_out}")
             found[point.name] = part  # type: ignore[assignment]
         return found
 
@@ -97,11 +100,14 @@ class Registry(Mapping[str, type[Part]], Generic[Part]):
     def _options(self, spec: str, name: str, inside: str) -> dict[str, Any]:
         try:
             call = ast.parse(f"f({inside})", mode="eval").body
-            assert isinstance(call, ast.Call), "the text was written as a call"
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+                raise ValueError("more than one call")
+            if len({word.arg for word in call.keywords}) < len(call.keywords):
+                raise ValueError("a field is named twice")
             if call.args or any(word.arg is None for word in call.keywords):
                 raise RequestError(f'{self.kind} spec "{spec}": name every field, like "{self._example(name)}"')
             return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-        except (SyntaxError, ValueError, AssertionError):
+        except (SyntaxError, ValueError):
             raise RequestError(
                 f'cannot read the {self.kind} spec "{spec}"; write it like "{self._example(name)}"'
             ) from None
@@ -127,14 +133,20 @@ def one_line(part: type[Any]) -> str:
 
 def spec_of(registry: Registry[Any], part: object) -> str:
     """The spec that makes this object, with the fields that differ from their defaults."""
-    name = next((name for name, entry in registry.items() if entry is type(part)), type(part).__name__)
+    return call_of(next((name for name, entry in registry.items() if entry is type(part)), type(part).__name__), part)
+
+
+def call_of(name: str, part: object) -> str:
+    """`name(field=value)`: a dataclass object with the fields that differ from their defaults."""
     assert dataclasses.is_dataclass(part), "every part is a dataclass"
-    changed = [
-        f"{field.name}={getattr(part, field.name)!r}"
-        for field in dataclasses.fields(part)
-        if getattr(part, field.name) != field.default
-    ]
-    return f"{name}({', '.join(changed)})" if changed else name
+    changed = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if getattr(part, f.name) != f.default}
+    words = [f"{field}={_literal(value)}" for field, value in changed.items()]
+    return f"{name}({', '.join(words)})" if words else name
+
+
+def _literal(value: Any) -> str:
+    """A value as a spec can hold it: the literal of infinity is a number too large for a float."""
+    return repr(value).replace("inf", "1e999") if isinstance(value, float) else repr(value)
 
 
 def _check_type(what: str, declared: Any, value: Any) -> None:
@@ -152,6 +164,6 @@ def _check_type(what: str, declared: Any, value: Any) -> None:
         choices = re.findall(r"'([^']*)'", wanted)
         fits = value in choices if choices else "str" in wanted
     else:
-        fits = True
+        fits = type(value).__name__ in wanted
     if not fits:
         raise RequestError(f"{what} wants {wanted.replace('typing.', '')}: got {value!r}")

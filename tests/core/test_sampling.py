@@ -44,12 +44,19 @@ def kept(probabilities: list[float], **options: Any) -> set[int]:
         ({"top_p": 0.0}, r"top_p must be above 0 and at most 1: got 0\.0"),
         ({"top_p": 1.1}, r"top_p must be above 0 and at most 1: got 1\.1"),
         ({"top_p": float("nan")}, "top_p must be above 0 and at most 1: got nan"),
-        ({"confidence": "sure"}, 'confidence must be "raw" or "drawn": got "sure"'),
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         Sampling(**options)
+
+
+def test_an_unknown_confidence_is_refused() -> None:
+    """Set behind the back of the tests' type checker, which would refuse it first."""
+    sampling = Sampling()
+    object.__setattr__(sampling, "confidence", "sure")
+    with pytest.raises(RequestError, match='confidence must be "raw" or "drawn": got "sure"'):
+        sampling.__post_init__()
 
 
 # The draw ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from unmask.errors import RequestError
 MASK = 9
 FIELDS = ("tokens", "masked", "given", "exists", "committed_at", "prompt_length", "step", "seed")
 
-rows_with_a_hole = st.lists(st.one_of(st.none(), st.integers(0, 8)), min_size=1, max_size=7).filter(
+rows_with_a_hole = st.lists(st.one_of(st.none(), st.integers(0, MASK)), min_size=1, max_size=7).filter(
     lambda row: None in row
 )
 canvases = st.lists(rows_with_a_hole, min_size=1, max_size=4)

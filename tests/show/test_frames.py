@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from fakes import ScriptedPredictor, steps
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 import unmask
+from fakes import ScriptedPredictor, steps
 from unmask.core.state import DenoisingState, Move
 from unmask.core.stopping import Stopping
 from unmask.core.trajectory import Trajectory
@@ -33,7 +33,9 @@ def text() -> Text:
     return Text(tokenizer)
 
 
-def film(text: Text, table: list[dict[int, tuple[int, float]]], prompt: str, length: int, **options: Any) -> list[Frame]:
+def film(
+    text: Text, table: list[dict[int, tuple[int, float]]], prompt: str, length: int, **options: Any
+) -> list[Frame]:
     """Frames of a scripted run; the table says what each forward pass answers, by slot."""
     predictor = ScriptedPredictor(table, vocab_size=SIZE, mask_id=MASK, end_ids=(END,))
     start = DenoisingState.start([text.encode(prompt)], length, mask_id=MASK)

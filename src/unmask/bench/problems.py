@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import RequestError, UnknownNameError
-from unmask.evaluation.tasks import TASKS, Problem, load_sudoku
+from unmask.evaluation.tasks import SUITE, TASKS, Problem, load_sudoku
 from unmask.evaluation.tasks.suite import grade as grade_known
 from unmask.evaluation.tasks.suite import held_out
 
@@ -32,7 +32,7 @@ def suite_problems(suite: str, tasks: Sequence[str], count: int, seed: int = 0) 
     if count < 1:
         raise RequestError(f"problems must be at least 1: got {count}")
     try:
-        return [problem for task in (tasks or list(TASKS)) for problem in held_out(task, count, seed)]
+        return [problem for task in (tasks or SUITE) for problem in held_out(task, count, seed)]
     except ValueError as error:
         raise RequestError(str(error)) from None
 
@@ -118,8 +118,8 @@ def _problem(where: str, record: dict[str, Any]) -> Problem:
         entry_point = _text(where, record, "entry_point")
         return Problem(task, prompt, answer, prompt, _checks(where, record["checks"]), entry_point)
     problem = Problem(task, prompt, _text(where, record, "answer"), prompt)
-    if task == "functions":
-        raise RequestError(f'{where}: a problem of the task "functions" needs "checks" and "entry_point"')
+    if task in ("functions", "functions-wide"):
+        raise RequestError(f'{where}: a problem of the task "{task}" needs "checks" and "entry_point"')
     if task in TASKS and not _own_answer_counts(problem):
         raise RequestError(f'{where}: the answer is none that the task "{task}" accepts: got {problem.answer[:60]!r}')
     return problem

@@ -1,6 +1,6 @@
 """No cache, and the two block-wise caches of Fast-dLLM.
 
-Source: Wu et al., Fast-dLLM (arXiv 2505.22618), section 3.1. Deviates: with a shifted model (Dream) the row left of the
+Source: Wu et al., Fast-dLLM (arXiv 2505.22618), section 3.2. Deviates: with a shifted model (Dream) the row left of the
 window is recomputed too, because it speaks for the window's first slot; the released code commits that slot unseen
 instead (decoders have a compat switch for it).
 """

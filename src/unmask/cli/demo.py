@@ -25,7 +25,10 @@ MOST_PROBLEMS = 3000
 def demo(
     model: Annotated[str, typer.Option(help='"builtin", a folder, or a hub name "organisation/name".')] = "builtin",
     problems: Annotated[
-        int, typer.Option(min=0, max=MOST_PROBLEMS, help="Problems to compare two methods on; 0 = only watch.")
+        int,
+        typer.Option(
+            min=0, max=MOST_PROBLEMS, help="Problems to compare two methods on, as many of each task; 0 = none."
+        ),
     ] = 36,
     seed: Annotated[int, typer.Option(help="Of the choice of problems.")] = 0,
     device: Annotated[str, typer.Option(help='"auto", "cpu", "cuda", "cuda:1", "mps".')] = "auto",
@@ -35,7 +38,7 @@ def demo(
 
     from unmask.bench.environment import num_parameters
     from unmask.bench.problems import suite_problems
-    from unmask.evaluation.tasks import TASKS
+    from unmask.evaluation.tasks import SUITE
     from unmask.loading import load
 
     begun = time.perf_counter()
@@ -47,12 +50,12 @@ def demo(
     console.print("An answer starts as masked slots; a step commits those the model is sure of.", style="dim")
     console.print("The problems are held out: the built-in model never saw them in training.\n", style="dim")
 
-    per_task = -(-problems // len(TASKS))
+    per_task = -(-problems // len(SUITE))
     compared: list[Problem] = []
-    for number, task in enumerate(TASKS, start=1):
+    for number, task in enumerate(SUITE, start=1):
         watched, *others = suite_problems("builtin", [task], 1 + per_task, seed)  # distinct, so none is shown twice
         compared += others
-        _watch(loaded, watched, f"{number}/{len(TASKS)} {task}", console)
+        _watch(loaded, watched, f"{number}/{len(SUITE)} {task}", console)
     if compared:
         _compare(loaded, compared, console)
     console.print()
@@ -103,28 +106,25 @@ def _compare(model: "Model", problems: list["Problem"], console: "Console") -> N
     whole = report(rows)
     console.print(_table(whole))
     console.print(f"\n{_verdict(whole)}", soft_wrap=True)
-    console.print("NFE: forward passes; TPF: tokens per forward pass; rows: hidden states computed", style="dim")
 
 
 def _table(whole: "Report") -> "Table":
-    """One line per method, with its share of right answers on every task."""
+    """A column per method."""
     from rich.table import Table
 
+    totals = whole.of(whole.tasks[-1])
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("", no_wrap=True)
-    for heading in (*whole.tasks, "NFE", "TPF", "rows", "tokens/s"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for total in whole.of(whole.tasks[-1]):
-        mine = [next(one for one in whole.of(task) if one.method == total.method) for task in whole.tasks]
-        table.add_row(
-            total.method,
-            *(f"{one.correct}/{one.problems}" for one in mine[:-1]),
-            f"{100 * total.accuracy:.0f} %",
-            f"{total.nfe:.1f}",
-            f"{total.tpf:.2f}",
-            f"{total.rows_computed:,.0f}",
-            f"{total.tokens_per_second:,.0f}",
-        )
+    for total in totals:
+        table.add_column(total.method, justify="right", no_wrap=True)
+    for task in whole.tasks:
+        found = {one.method: f"{one.correct}/{one.problems}" for one in whole.of(task)}
+        table.add_row(f"right answers, {task}", *(found[total.method] for total in totals))
+    table.add_row("accuracy", *(f"{100 * total.accuracy:.0f} %" for total in totals))
+    table.add_row("forward passes (NFE)", *(f"{total.nfe:.1f}" for total in totals))
+    table.add_row("tokens per forward pass (TPF)", *(f"{total.tpf:.2f}" for total in totals))
+    table.add_row("rows computed", *(f"{total.rows_computed:,.0f}" for total in totals))
+    table.add_row("tokens per second", *(f"{total.tokens_per_second:,.0f}" for total in totals))
     return table
 
 
@@ -135,4 +135,4 @@ def _verdict(whole: "Report") -> str:
     right = "as many" if not difference else f"{abs(difference)} {'more' if difference > 0 else 'fewer'}"
     passes = slow.nfe / fast.nfe
     speed = fast.tokens_per_second / slow.tokens_per_second if slow.tokens_per_second else 0.0
-    return f"{fast.method}: {passes:.1f}x fewer forward passes, {speed:.1f}x the tokens/s, {right} right answers"
+    return f"{fast.method}: {passes:.1f}x fewer passes, {speed:.1f}x the tokens/s, {right} right answers"

@@ -50,9 +50,7 @@ def generate(
     dtype: Annotated[str, typer.Option(help='"auto", "float32", "bfloat16", "float16".')] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show the answer as it is denoised.")] = False,
-    trace: Annotated[
-        Path | None, typer.Option(help="Save the trajectory to this file.", show_default=False)
-    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="Save the trajectory to this file.", show_default=False)] = None,
 ) -> None:
     """Answer one prompt, and say what it cost."""
     question = _read(prompt)

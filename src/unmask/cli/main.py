@@ -3,6 +3,7 @@
 Nothing heavy is imported here or at the top of the command files, so that help and bad options answer at once.
 """
 
+import functools
 import importlib
 import os
 import sys
@@ -33,13 +34,14 @@ class Commands(TyperGroup):
     """
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        inner = functools.partial(super().main, *args, **(extra | {"standalone_mode": False}))
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return inner()
         _tolerate_narrow_encodings()
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             try:
-                code = super().main(*args, standalone_mode=False, **extra)
+                code = inner()
                 sys.stdout.flush()
             except UnmaskError as error:
                 say("error", str(error))

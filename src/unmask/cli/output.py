@@ -42,6 +42,7 @@ def print_hanging(console: "Console", text: "Text", indent: int = 0, hang: int =
         rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
         lines = [*first, *(rest.wrap(console, width - hang) if rest else [])]
     for number, line in enumerate(lines):
+        line.rstrip()
         console.print(Text(" " * (indent + (hang if number else 0))) + line, soft_wrap=True)
 
 
@@ -57,12 +58,12 @@ def check_writable(path: Path) -> None:
     Raises:
         RequestError: a folder, a device, a missing folder, or one without permission.
     """
-    if path.is_dir():
-        raise RequestError(f'cannot write to "{path}": it is a folder; name a file')
-    if path.exists() and not path.is_file():
-        raise RequestError(f'cannot write to "{path}": it is no regular file')
-    trial = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
+        if path.is_dir():
+            raise RequestError(f'cannot write to "{path}": it is a folder; name a file')
+        if path.exists() and not path.is_file():
+            raise RequestError(f'cannot write to "{path}": it is no regular file')
+        trial = path.with_name(f"{path.name}.{os.getpid()}.part")
         trial.touch()
         trial.unlink()
     except OSError as error:

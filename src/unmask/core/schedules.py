@@ -51,7 +51,7 @@ class Sequential(Schedule):
     Source: Nie et al., LLaDA (arXiv 2502.09992), section 2.4.
     """
 
-    block_length: int = 32
+    block_length: int = 32  # slots
     block_steps: int | None = None  # compat: None = stay until the block is full
 
     def __post_init__(self) -> None:

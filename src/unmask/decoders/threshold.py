@@ -1,6 +1,6 @@
 """Methods that commit as many slots as the model is sure of: Fast-dLLM's threshold and factor rules.
 
-Source: Wu et al., Fast-dLLM (arXiv 2505.22618), sections 3.2 and 3.3, theorem 1. Deviates: `Factor` follows the paper;
+Source: Wu et al., Fast-dLLM (arXiv 2505.22618), section 3.3, theorem 1. Deviates: `Factor` follows the paper;
 the released code commits everything when the first rank that fails is the last one (`compat="fast-dllm"`).
 
 Shape letters: b batch rows, l canvas slots.

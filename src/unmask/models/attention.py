@@ -30,9 +30,7 @@ def rotate(
     return (wide * cosine + torch.cat((-second, first), dim=-1) * sine).to(x.dtype)
 
 
-def block_causal(
-    query_blocks: Int[Tensor, "b r"], key_blocks: Int[Tensor, "b s"]
-) -> Bool[Tensor, "b r s"]:
+def block_causal(query_blocks: Int[Tensor, "b r"], key_blocks: Int[Tensor, "b s"]) -> Bool[Tensor, "b r s"]:
     """True where the key's block is not later than the query's block."""
     return key_blocks[:, None, :] <= query_blocks[:, :, None]
 

@@ -1,10 +1,10 @@
 """The only transformer of the project: pre-norm, RMSNorm, rotary positions, SwiGLU.
 
-It knows rows, positions and masks. It has never heard of prompts, decoders, schedules or the meaning of a cache; a cache
-policy may take over a block through `run_block`, the one seam, and gets the block's three public pieces: `project`,
-`attend`, `feed`.
+It knows rows, positions and masks. It has never heard of prompts, decoders, schedules or the meaning of a cache; a
+cache policy may take over a block through `run_block`, the one seam, and gets the block's three public pieces:
+`project`, `attend`, `feed`.
 
-Shape letters: b batch rows, r rows computed, s slots that serve as keys, h heads, g key heads, d head size, v vocabulary.
+Shape letters: b batch rows, r rows computed, s slots that serve as keys, h heads, g key heads, d head size, v tokens.
 """
 
 from typing import Protocol, runtime_checkable
@@ -24,9 +24,7 @@ Rotary = tuple[Tensor, Tensor]
 class BlockRunner(Protocol):
     """What the backbone calls once per layer (see `caches.base.CachePolicy.run_block`)."""
 
-    def __call__(
-        self, block: "Block", layer: int, x: Tensor, rotary: Rotary, mask: Tensor | None
-    ) -> Tensor: ...
+    def __call__(self, block: "Block", layer: int, x: Tensor, rotary: Rotary, mask: Tensor | None) -> Tensor: ...
 
 
 class Block(nn.Module):
@@ -143,7 +141,5 @@ class Backbone(nn.Module):
         positions: Int[Tensor, "b r"] | None = None,
         mask: Bool[Tensor, "b r r"] | None = None,
     ) -> Float[Tensor, "b r v"]:
-        """Raw logits of every row (a Dream row speaks about the next slot; the predictor knows, the backbone does not)."""
+        """Raw logits of every row (whether a row speaks about its own slot or the next one, the predictor knows)."""
         return self.logits(self.hidden(tokens, positions, mask))
-
-

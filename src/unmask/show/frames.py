@@ -1,7 +1,7 @@
 """A run as pictures: what every slot of one row holds before the first forward pass and after each one.
 
-Made from `Step`s while a run goes on, or from a saved `Trajectory`. Frames are plain data, for whatever draws them; they
-know text but no colours, widths or terminals.
+Made from `Step`s while a run goes on, or from a saved `Trajectory`. Frames are plain data, for whatever draws them;
+they know text but no colours, widths or terminals.
 
 Shape letters: b batch rows, l canvas slots.
 """
@@ -238,8 +238,8 @@ def _slots(flags: Bool[Tensor, " l"]) -> set[int]:
 class _Pieces:
     """Text of every slot. A character of several byte tokens needs its neighbours, so whole runs are decoded.
 
-    Runs end at masked slots and at the start of the answer, and are remembered: most of a canvas, and all of the prompt,
-    is the same from frame to frame.
+    Runs end at masked slots and at the start of the answer, and are remembered: most of a canvas, and all of the
+    prompt, is the same from frame to frame.
     """
 
     def __init__(self, text: Text, border: int) -> None:

@@ -255,7 +255,12 @@ class Screen:
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -274,6 +279,5 @@ class Screen:
     def finish(self, frame: Frame) -> None:
         """Leave the last frame standing, in full."""
         if self._live is not None:
-            self._live.stop()
-            self._live = None
+            self._close()
             self._console.print(Picture(frame, self._title, live=False))

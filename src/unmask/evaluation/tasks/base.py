@@ -7,7 +7,7 @@ import hashlib
 import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Problem:
 class Task(ABC):
     """A source of problems whose answers can be graded without a model."""
 
-    name: ClassVar[str]
+    name: str
 
     @abstractmethod
     def sample(self, rng: random.Random) -> Problem:

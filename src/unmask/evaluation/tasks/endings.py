@@ -303,7 +303,9 @@ def draw_ending(draw: Draw, kind: str) -> Ending:
     """Draw an ending that suits the kind of the elements."""
     rng = draw.rng
     if kind == "number":
-        chosen = rng.randrange(30)
+        if not draw.wide and rng.random() < 0.6:
+            return rng.choice((_SUM, _SUM, COUNT, LIST, LIST, _TALLY, _DISTINCT))
+        chosen = rng.randrange(30 if draw.wide else 25)
         if chosen < 19:
             plain = (_SUM, _SUM, _SUM, COUNT, COUNT, COUNT, _PRODUCT, LIST, LIST, LIST, LIST, LIST, _DISTINCT,
                      _TALLY, _TALLY, _RUNNING, _STEPWISE, _SPAN, _ALTERNATING)  # fmt: skip

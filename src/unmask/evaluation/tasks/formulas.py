@@ -386,7 +386,7 @@ def reports(draw: Draw) -> Sketch:
     """A dict with two or three named facts, each about the elements that meet a condition of its own."""
     rng = draw.rng
     kind, items = rng.choice((("number", "numbers"), ("number", "numbers"), ("word", "words")))
-    names = rng.sample(_KEYS, rng.choice((2, 2, 3)))
+    names = rng.sample(_KEYS, rng.choice((2, 2, 3)) if draw.wide else 2)
     founds = [condition(draw, kind, compound=0.08) for _ in names]
     facts = [rng.choice(("sum", "count", "list") if kind == "number" else ("count", "list")) for _ in names]
     said = []

@@ -83,6 +83,8 @@ _SAMPLE_TEXT = "aeiostrnlaeiostrnlbcdghmpuwxyz  019"
 
 def _plan(draw: Draw) -> Sketch:
     chance = draw.rng.random()
+    if not draw.wide:
+        return _narrow_plan(draw, chance)
     if chance < 0.58:
         return pipeline(draw)
     if chance < 0.67:
@@ -98,6 +100,20 @@ def _plan(draw: Draw) -> Sketch:
     if chance < 0.96:
         return formulas.tables(draw)
     return formulas.pairs(draw) if chance < 0.99 else formulas.common_divisor(draw)
+
+
+def _narrow_plan(draw: Draw, chance: float) -> Sketch:
+    if chance < 0.64:
+        return pipeline(draw)
+    if chance < 0.67:
+        return formulas.reports(draw)
+    if chance < 0.77:
+        return formulas.cases(draw)
+    if chance < 0.84:
+        return formulas.arithmetic(draw)
+    if chance < 0.87:
+        return formulas.loops(draw)
+    return formulas.scans(draw) if chance < 0.91 else formulas.tables(draw)
 
 
 def _near(rng: random.Random, constants: list[int]) -> int:
@@ -140,13 +156,20 @@ def _checks(rng: random.Random, sketch: Sketch) -> tuple[tuple[tuple[Any, ...], 
 
 
 class Functions(Task):
-    """Descriptions of small functions over numbers, lists, strings and dicts."""
+    """Descriptions of small functions over numbers, lists, strings and dicts.
 
-    name = "functions"
+    Args:
+        wide: also pipelines of three steps, dicts of three facts and rarer endings; then the task is "functions-wide".
+            Both share one split: what is held out of one is held out of the other.
+    """
+
+    def __init__(self, *, wide: bool = False) -> None:
+        self.wide = wide
+        self.name = "functions-wide" if wide else "functions"
 
     def sample(self, rng: random.Random) -> Problem:
         """Draw a description, a program for it in some style, and test cases."""
-        sketch = _plan(Draw(rng, argument=rng.random() < 0.2))
+        sketch = _plan(Draw(rng, argument=rng.random() < 0.2, wide=self.wide))
         places = ["x"]
         names = {"x": rng.choice(_ARGUMENTS[sketch.arguments[0]])}
         for kind in sketch.arguments[1:]:
@@ -159,6 +182,7 @@ class Functions(Task):
         names["f"] = f"{rng.choice(_VERBS)}_{rng.choice(_NOUNS)}"
         for place in sorted(set(_PLACE.findall(code)) - names.keys()):
             pool = _LOCALS.get(f"{place} {sketch.arguments[0]}", _LOCALS[place])
+            pool = pool if self.wide else pool[:4]
             names[place] = rng.choice([name for name in pool if name not in taken])
             taken.add(names[place])
 

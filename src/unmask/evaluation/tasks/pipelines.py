@@ -39,7 +39,7 @@ def _steps(draw: Draw, kind: str, ending_kinds: list[str]) -> list[Step]:
     """Draw up to three steps and append the kind of the elements that come out."""
     rng = draw.rng
     steps: list[Step] = []
-    wanted = rng.choices((0, 1, 2, 3), (1, 4, 5, 3))[0]
+    wanted = rng.choices((0, 1, 2, 3), (1, 4, 5, 3) if draw.wide else (2, 7, 3, 0))[0]
     changed_char = False
     while len(steps) < wanted:
         chance = rng.random()

@@ -49,10 +49,14 @@ class Change:
 
 
 class Draw:
-    """Random choices for one problem, with the budget for a single use of the argument `@k`."""
+    """Random choices for one problem, with the budget for a single use of the argument `@k`.
 
-    def __init__(self, rng: random.Random, *, argument: bool) -> None:
+    `wide` draws from the whole grammar; otherwise from the part that a model of three million parameters can learn.
+    """
+
+    def __init__(self, rng: random.Random, *, argument: bool, wide: bool = True) -> None:
         self.rng = rng
+        self.wide = wide
         self.argument = argument
         self.used_argument = False
 
@@ -187,8 +191,10 @@ def _simple_char_condition(draw: Draw) -> Condition:
 _SIMPLE = {"number": _simple_number_condition, "word": _simple_word_condition, "char": _simple_char_condition}
 
 
-def condition(draw: Draw, kind: str, *, compound: float = 0.12) -> Condition:
+def condition(draw: Draw, kind: str, *, compound: float | None = None) -> Condition:
     """Draw a condition on a "number", "word" or "char"; some are two conditions joined by "and" or "or"."""
+    if compound is None:
+        compound = 0.12 if draw.wide else 0.04
     first = _SIMPLE[kind](draw)
     if draw.rng.random() >= compound:
         return first
