@@ -307,8 +307,8 @@ def test_a_completion_agrees_with_its_trajectory(llada: Model, prompts: list[Any
             "decoder": "threshold",
             "schedule": "sequential(block_length=4)",
             "cache": "dual",
-            "temperature": "0.3",
-            "stop": "tail",
+            "sampling": "sampling(temperature=0.3)",
+            "stop": "stop",
         }
 
 

@@ -152,6 +152,17 @@ def test_the_first_step_of_every_block_is_exact_and_later_ones_are_not(family: s
     assert max(stale) > 1e-3, "the cache is not used at all"
 
 
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_a_run_taken_up_in_the_middle_of_a_block_computes_everything_first(family: str) -> None:
+    """Its store is empty: nothing may be frozen that was never computed."""
+    middle = run(family, InOrder(backwards=True), "dual", length=8, block=4)[1].after
+    taken = list(contract.steps(family, middle, InOrder(backwards=True), Sequential(4), CACHES.make("dual")))
+    speaker = 1 if family == "dream" else 0
+    assert [int(step.rows_computed) for step in taken] == [13, 4 + speaker, 13, *[4 + speaker] * 3]
+    ours, wanted = taken[0].prediction.logits, uncached(family, taken[0])
+    torch.testing.assert_close(ours[ours.isfinite()], wanted[wanted.isfinite()], rtol=0, atol=1e-10)
+
+
 def test_the_first_block_is_exact_until_the_prompt_would_have_looked_at_it() -> None:
     """Prefix: keys of the prompt are those of the opening step. With a prompt that sees no answer they never age."""
     options = {"attention": "block_causal"}

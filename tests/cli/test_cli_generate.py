@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import CHECKPOINT, invoke, refused
 
 import unmask
 from unmask.core.trajectory import Trajectory
@@ -12,18 +13,15 @@ from unmask.errors import CompositionError, StalledDecoding
 
 
 @pytest.fixture
-def generate(invoke: Any, checkpoint: str) -> Any:
-    return lambda *arguments, **options: invoke("generate", *arguments, "--model", checkpoint, **options)
+def generate(llada: unmask.Model, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`unmask generate` on the reference checkpoint, which is loaded once."""
+    real = unmask.load
 
+    def load(name: str, **options: Any) -> unmask.Model:
+        return llada if set(options.values()) == {"auto"} else real(name, **options)
 
-def refused(result: Any, *words: str) -> None:
-    """Exit code 2, and on stderr exactly one line, which holds these words."""
-    assert result.exit_code == 2, (result.output, result.exception)
-    assert result.stdout == ""
-    lines = result.stderr.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: ")
-    for word in words:
-        assert word in lines[0]
+    monkeypatch.setattr("unmask.loading.load", load)
+    return lambda *arguments, **options: invoke("generate", *arguments, "--model", CHECKPOINT, **options)
 
 
 def test_text_goes_to_stdout_and_its_cost_to_stderr(generate: Any, llada: unmask.Model) -> None:
@@ -47,6 +45,7 @@ def test_json_says_what_the_api_says(generate: Any, llada: unmask.Model) -> None
         assert found[name] == getattr(expected, name), name
     assert found["seconds"] > 0.0 and found["num_tokens"] == len(expected.tokens)
     assert {name: found[name] for name in options} == options
+    assert (found["stop"], found["length"], found["guidance"], found["schedule"]) == ("none", 24, 0.5, "sequential")
     assert result.stdout.count("\n") == 1
 
 
@@ -166,7 +165,7 @@ def test_an_empty_or_broken_stdin_is_refused(generate: Any) -> None:
     refused(generate("-", stdin=b"\xff\xfe"), "not UTF-8")
 
 
-def test_unreadable_checkpoints_are_one_line(invoke: Any, tmp_path: Path) -> None:
+def test_unreadable_checkpoints_are_one_line(tmp_path: Path) -> None:
     refused(invoke("generate", "a", "--model", tmp_path / "none"), "no checkpoint")
     refused(invoke("generate", "a", "--model", tmp_path), "config.json")
     (tmp_path / "config.json").write_text("{", encoding="utf-8")

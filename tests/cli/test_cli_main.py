@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import typer
+from commands import CHECKPOINT, invoke, refused
 
 import unmask
 
 PACKAGE = Path(unmask.__file__).parent
-CHECKPOINT = str(Path(__file__).parents[1] / "data" / "reference" / "ckpt" / "llada")
 
 
-def test_help_names_every_command(invoke: Any) -> None:
+def test_help_names_every_command() -> None:
     for arguments in ([], ["--help"], ["-h"]):
         result = invoke(*arguments)
         assert result.exit_code == 0
@@ -23,15 +23,13 @@ def test_help_names_every_command(invoke: Any) -> None:
             assert f" {command} " in result.stdout
 
 
-def test_version(invoke: Any) -> None:
+def test_version() -> None:
     result = invoke("--version")
     assert (result.exit_code, result.stdout) == (0, f"unmask {unmask.__version__}\n")
 
 
-def test_an_unknown_command_is_one_line(invoke: Any) -> None:
-    result = invoke("generat")
-    assert result.exit_code == 2 and result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1 and result.stderr.startswith("error: ")
+def test_an_unknown_command_is_one_line() -> None:
+    refused(invoke("generat"), "generat", "unmask --help")
 
 
 def test_help_needs_no_torch() -> None:
@@ -54,14 +52,14 @@ assert not {{"torch", "transformers", "tokenizers", "numpy"}} & set(sys.modules)
 
 
 @pytest.mark.parametrize("command", ["bench", "train"])
-def test_a_broken_command_harms_no_other(invoke: Any, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_a_broken_command_harms_no_other(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setitem(sys.modules, f"unmask.cli.{command}", None)
     assert invoke("--help").exit_code == 0
     assert invoke("list", "caches").exit_code == 0
     assert isinstance(invoke(command).exception, ModuleNotFoundError)
 
 
-def test_commands_elsewhere_get_their_whole_command_line(invoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_elsewhere_get_their_whole_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     inner = typer.Typer()
 
@@ -76,15 +74,13 @@ def test_commands_elsewhere_get_their_whole_command_line(invoke: Any, monkeypatc
     monkeypatch.setattr("unmask.cli.train.train_app", inner)
     result = invoke("train", "sft", "a", "--out", "x", "b", "--resume")
     assert (result.exit_code, seen) == (7, [(["a", "b"], "x", True)])
-    assert "unmask train sft" in " ".join(invoke("train", "sft", "--help").stdout.split()) or seen
-    refused = invoke("train", "sft", "--nope")
-    assert refused.exit_code == 2 and len(refused.stderr.splitlines()) == 1
+    assert "unmask train sft" in invoke("train", "sft", "--help").stdout
+    refused(invoke("train", "sft", "--nope"), "--nope")
 
 
-def test_bench_is_mounted(invoke: Any) -> None:
+def test_bench_is_mounted() -> None:
     assert "--decoder" in invoke("bench", "--help").stdout
-    result = invoke("bench", "--tasks", "chess")
-    assert result.exit_code == 2 and result.stderr.startswith("error: no task")
+    refused(invoke("bench", "--tasks", "chess"), "no task")
 
 
 @pytest.mark.slow

@@ -21,9 +21,9 @@ def predict(asked: list[dict[int, Distribution]], num_slots: int = 5, seed: int 
     vocab = len(next(iter(asked[0].values())))
     logits, slots = torch.zeros(len(asked), widest, vocab, dtype=torch.float64), []
     for row, answers in enumerate(asked):
-        first = next(iter(answers))
+        first = next(iter(answers), 0)
         slots.append([*answers, *[first] * (widest - len(answers))])  # padding repeats the first, as `plan` has it
-        for place, slot in enumerate(slots[-1]):
+        for place, slot in enumerate(slots[-1] if answers else []):
             logits[row, place] = torch.tensor(answers[slot], dtype=torch.float64).log()
     places = torch.tensor(slots)
     count = torch.tensor([len(answers) for answers in asked])
@@ -63,6 +63,12 @@ def test_slots_that_nobody_asked_about_have_no_score() -> None:
     assert row(said.confidence) == [0, 0.7, 0, 0, 0.6] and row(said.confidence, 1) == [0, 0, 0.9, 0, 0]
     assert said.entropy.isinf().tolist() == (~said.known).tolist()
     assert row(said.margin, 1) == [0, 0, 0.8, 0, 0]
+
+
+def test_a_row_that_asks_nothing_knows_nothing() -> None:
+    said = predict([{1: [0.7, 0.3]}, {}])
+    assert said.known.sum(-1).tolist() == [1, 0]
+    assert said.tokens[1].tolist() == [-1] * 5 and row(said.confidence, 1) == [0] * 5
 
 
 def test_extra_slots_have_scores_behind_the_canvas() -> None:

@@ -99,6 +99,15 @@ def test_confidence_is_kept_for_commits_alone() -> None:
     assert trajectory.confidence.tolist() == pytest.approx([0.95, 0.9, 0.97, 0.9, 0, 0, 0.95, 0.91, 0.9, 0, 0])
 
 
+def test_a_filled_slot_has_no_confidence_although_it_was_asked_about() -> None:
+    predictor = ScriptedPredictor([{1: (END, 0.95), 2: (3, 0.6)}], mask_id=MASK, end_ids=(END,))
+    state = DenoisingState.start([[0]], 2, mask_id=MASK)
+    taken = steps(predictor, Threshold(0.9), state=state, stop=Stopping("tail"))
+    trajectory = Trajectory.collect(state, iter(taken))
+    assert [Kind(kind).name for kind in trajectory.kind.tolist()] == ["COMMIT", "FILL"]
+    assert trajectory.confidence.tolist() == pytest.approx([0.95, 0.0])
+
+
 def test_passes_are_counted_row_by_row() -> None:
     trajectory = Trajectory.collect(*recorded())
     assert (trajectory.nfe(0), trajectory.nfe(1)) == (3, 3)

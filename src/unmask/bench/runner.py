@@ -63,13 +63,13 @@ class Row:
     decoder: str
     schedule: str
     cache: str
-    temperature: float
-    guidance: float
+    sampling: str
     stop: str
+    guidance: float
     length: int
     batch_size: int
     seed: int  # of this answer's noise
-    config_hash: str  # of decoder, schedule, cache, temperature, guidance, stop and length
+    config_hash: str  # of decoder, schedule, cache, sampling, stop, guidance and length
     model: str
     weights_hash: str | None
     parameters: int | None
@@ -193,8 +193,8 @@ class _Run:
     def _turn_rows(
         self, turn: _Turn, batch: list[int], number: int, repeat: int, shared: dict[str, Any]
     ) -> Iterator[Row]:
-        config: dict[str, Any] = {**turn.recipe.specs(), "temperature": turn.recipe.sampling.temperature}
-        config |= {"length": self.length, "guidance": environment.guidance_of(self.model.predictor)}
+        config: dict[str, Any] = {**turn.recipe.specs(), "length": self.length}
+        config["guidance"] = environment.guidance_of(self.model.predictor)
         seconds = turn.seconds / len(batch)
         for index, completion in zip(batch, turn.completions, strict=True):
             counts = Counts(

@@ -16,7 +16,7 @@ from unmask.bench.problems import file_problems, suite_problems
 from unmask.bench.report import Report, RowFile, markdown, report, setting, tables
 from unmask.cli.output import check_writable, console_for, say
 from unmask.errors import RequestError
-from unmask.evaluation.tasks import Problem
+from unmask.evaluation.tasks import SUITE, TASKS, Problem
 from unmask.generate import DEFAULT_LENGTH
 from unmask.loading import load
 
@@ -53,7 +53,13 @@ def bench(
             'with an optional "task", or 4x4 sudokus {"input", "output"}. A file or a folder.'
         ),
     ] = None,
-    tasks: Annotated[str | None, typer.Option(help="Only these tasks, e.g. functions,sudoku,words.")] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Only these tasks, with commas between them. The suite has {', '.join(TASKS)}; "
+            f"{' and '.join(SUITE)} if not given."
+        ),
+    ] = None,
     problems: Annotated[
         int | None,
         typer.Option(min=1, help=f"Problems per task; {DEFAULT_PROBLEMS} of the suite or all of a file if not given."),

@@ -20,6 +20,11 @@ PARALLEL = "threshold(threshold=0.9)"  # the bench's baseline B
 LENGTH = 128  # answer slots
 PATIENCE = 60.0  # seconds; a slow machine compares on fewer problems than asked for
 MOST_PROBLEMS = 3000
+INTRODUCTION = (
+    "An answer starts as masked slots; a step commits those the model is sure of.",
+    "The colour of a token says at which step that was.",
+    "The problems are held out: the built-in model never saw them in training.",
+)
 
 
 def demo(
@@ -47,8 +52,9 @@ def demo(
     console = console_for("stdout")
     size = num_parameters(loaded) or 0
     console.print(f"{model}, {size / 1e6:.1f} M parameters, {loaded.device}", style="bold")
-    console.print("An answer starts as masked slots; a step commits those the model is sure of.", style="dim")
-    console.print("The problems are held out: the built-in model never saw them in training.\n", style="dim")
+    for line in INTRODUCTION:
+        console.print(line, style="dim")
+    console.print()
 
     per_task = -(-problems // len(SUITE))
     compared: list[Problem] = []
@@ -132,7 +138,7 @@ def _verdict(whole: "Report") -> str:
     """What the second method gained and lost against the first, in words."""
     slow, fast = whole.of(whole.tasks[-1])
     difference = fast.correct - slow.correct
-    right = "as many" if not difference else f"{abs(difference)} {'more' if difference > 0 else 'fewer'}"
+    right = f"{abs(difference)} {'more' if difference > 0 else 'fewer'}" if difference else "as many"
     passes = slow.nfe / fast.nfe
     speed = fast.tokens_per_second / slow.tokens_per_second if slow.tokens_per_second else 0.0
-    return f"{fast.method}: {passes:.1f}x fewer passes, {speed:.1f}x the tokens/s, {right} right answers"
+    return f"{fast.method}: {passes:.1f}x fewer passes, {speed:.1f}x the tokens/s, {right} right"

@@ -95,8 +95,9 @@ def generate(
             _save(answer.trajectory, trace)
     finally:  # the answer is there, whatever became of the file
         if as_json:
-            settings = {"model": model, **recipe.specs(), "temperature": temperature, "seed": seed, "length": length}
-            print(json.dumps(_result(answer) | settings))
+            parts = {kind: recipe.specs()[kind] for kind in ("decoder", "schedule", "cache")}
+            settings = {"stop": stop, "temperature": temperature, "guidance": guidance, "seed": seed, "length": length}
+            print(json.dumps(_result(answer) | {"model": model} | parts | settings))
         elif not (watch and terminal.is_terminal and sys.stdout.isatty()):  # else the screen shows it already
             print(answer.text)
         sys.stdout.flush()

@@ -121,9 +121,10 @@ def pipeline(draw: Draw) -> Sketch:
         source.code,
         source.is_list,
         rng.random() < 0.5,
-        guards=rng.random() < 0.25,
-        reuses=rng.random() < 0.5,
-        renames=rng.random() < 0.5,
+        guards=draw.wide and rng.random() < 0.25,
+        reuses=draw.wide and rng.random() < 0.5,
+        renames=draw.wide and rng.random() < 0.5,
+        lean=0.0 if draw.wide else 0.7,
     )
     for step in steps:
         if isinstance(step, Order):

@@ -2,10 +2,13 @@
 
 import random
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from unmask.evaluation.tasks.endings import Ending
 from unmask.evaluation.tasks.primitives import Change, Condition
 from unmask.evaluation.tasks.sequences import Order
+
+Form = TypeVar("Form")
 
 
 @dataclass(slots=True)
@@ -17,6 +20,7 @@ class Writer:
         current: expression of the sequence so far.
         is_list: whether that is a list (and not a range or a string).
         loops: whether the steps are written as loops.
+        lean: chance that the usual form is taken without a draw, where a step can be written in several.
     """
 
     rng: random.Random
@@ -29,6 +33,11 @@ class Writer:
     guards: bool = False
     reuses: bool = False
     renames: bool = False
+    lean: float = 0.0
+
+    def pick(self, forms: tuple[Form, ...]) -> Form:
+        """One of several ways to write the same; the first is the usual one."""
+        return forms[0] if self.rng.random() < self.lean else self.rng.choice(forms)
 
     def clause(self) -> tuple[str, bool]:
         """A generator clause of the pending steps and whether it does anything."""
@@ -37,9 +46,9 @@ class Writer:
         element, conditions = "@v", []
         for step in self.pending:
             if isinstance(step, Condition):
-                conditions.append(self.rng.choice(step.code))
+                conditions.append(self.pick(step.code))
             else:
-                element = self.rng.choice(step.code)
+                element = self.pick(step.code)
         self.pending = []
         kept = f" if {conditions[0]}" if conditions else ""
         return f"{element} for @v in {self.current}{kept}", True
@@ -83,10 +92,10 @@ class Writer:
                 if self.guards:
                     self.lines += [f"{indent}if {step.opposite}:".replace("@v", element), f"{indent}    continue"]
                 else:
-                    self.lines.append(f"{indent}if {self.rng.choice(step.code)}:".replace("@v", element))
+                    self.lines.append(f"{indent}if {self.pick(step.code)}:".replace("@v", element))
                     indent += "    "
                 continue
-            code = self.rng.choice(step.code).replace("@v", element)
+            code = self.pick(step.code).replace("@v", element)
             atom = not (repeated or " if " in code or any(f"@e {sign}" in line for line in inside for sign in "%<>="))
             atom = atom and not any(
                 part in line for line in inside for part in (" @e:", "* @e", "not in @e", "@e[", "@e.")
@@ -126,12 +135,12 @@ class Writer:
         plain = ending.pool in ("total", "best") and ending.before != ()
         if ending.before is not None and (not ending.code or (self.loops and (self.pending or plain))):
             self.lines += ending.before
-            self.loop(self.rng.choice(ending.inside))
+            self.loop(self.pick(ending.inside))
             self.lines.append(f"return {ending.result}")
             return
         if [type(step) for step in self.pending] not in ([], [Condition], [Change], [Condition, Change]):
             self.flush()
-        code = self.rng.choice(ending.code)
+        code = self.pick(ending.code)
         if "%V" in code:
             self.flush()
             code = code.replace("%V", self.current)
