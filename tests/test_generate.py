@@ -19,7 +19,7 @@ from unmask.decoders import Decoder
 from unmask.decoders.quota import LowConfidence
 from unmask.decoders.threshold import Threshold
 from unmask.errors import CompositionError, RequestError, UnknownNameError
-from unmask.generate import Model, Recipe, encode, start_state
+from unmask.generation import Model, Recipe, encode, start_state
 
 EOS, EOT, MASK = 52, 55, 56  # of the reference checkpoint, which has a chat template and 64 tokens
 SUM, CHAT = "12+3=?", [{"role": "user", "content": "12+3=?"}]
@@ -83,8 +83,8 @@ def test_prompts_of_all_forms_are_answered_together_as_they_are_alone(llada: Mod
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        ([], "prompts must be a list with at least one prompt"),
-        ("12+3", "prompts must be a list with at least one prompt"),
+        ([], "prompts must be a list of prompts, at least one"),
+        ("12+3", "prompts must be a list of prompts, at least one"),
         ([""], "the prompt is empty; write what the model should answer"),
         (["1+1", " \n"], "the prompt is empty; write what the model should answer"),
         ([[]], "the prompt is empty; give a text, a list of messages or a list of token ids"),

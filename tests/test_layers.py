@@ -10,7 +10,7 @@ import unmask
 
 PACKAGE = Path(unmask.__file__).parent
 GROUND = {"errors", "registry"}  # know nothing of the package; everybody may use them
-DECODING = GROUND | {"core", "decoders", "caches", "models", "generate", "loading"}
+DECODING = GROUND | {"core", "decoders", "caches", "models", "generation", "loading"}
 ALLOWED = {
     "errors": set(),
     "registry": {"errors"},
@@ -18,7 +18,7 @@ ALLOWED = {
     "decoders": GROUND | {"core"},
     "caches": GROUND | {"core", "models.backbone"},  # Block and Rotary, the types that run_block speaks about
     "models": GROUND | {"core", "caches.base"},
-    "generate": DECODING - {"generate", "loading"},
+    "generation": DECODING - {"generation", "loading"},
     "loading": DECODING - {"loading"},
     "training": DECODING | {"evaluation"},
     "evaluation": DECODING,

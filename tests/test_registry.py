@@ -159,7 +159,7 @@ def test_every_field_has_to_be_named(spec: str) -> None:
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
     """Values of a field by its declared type."""
     if kind is float:
-        return st.floats(allow_nan=False, allow_infinity=False)
+        return st.floats(min_value=0.0, allow_nan=False, allow_infinity=False)
     if kind is int:
         return st.integers(1, 1000)
     if kind == (int | None):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from unmask.generate import Model
+from unmask.generation import Model
 from unmask.models.checkpoints import load_checkpoint
 from unmask.models.config import AttentionPattern
 from unmask.models.predictor import BackbonePredictor

@@ -92,6 +92,8 @@ class Registry(Mapping[str, type[Part]], Generic[Part]):
         for field in dataclasses.fields(part):  # type: ignore[arg-type]
             if field.name in options:
                 _check_type(f'{self.kind} "{name}": field "{field.name}"', field.type, options[field.name])
+                if field.type is float:
+                    options[field.name] = float(options[field.name])
         try:
             return part(**options)
         except (TypeError, ValueError) as error:
@@ -138,7 +140,8 @@ def spec_of(registry: Registry[Any], part: object) -> str:
 
 def call_of(name: str, part: object) -> str:
     """`name(field=value)`: a dataclass object with the fields that differ from their defaults."""
-    assert dataclasses.is_dataclass(part), "every part is a dataclass"
+    if not dataclasses.is_dataclass(part):
+        return name
     changed = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if getattr(part, f.name) != f.default}
     words = [f"{field}={_literal(value)}" for field, value in changed.items()]
     return f"{name}({', '.join(words)})" if words else name

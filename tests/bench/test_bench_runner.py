@@ -21,7 +21,7 @@ from unmask.bench.runner import Row, batched, bench, num_ticks, rotated
 from unmask.core.state import DenoisingState
 from unmask.errors import CompositionError, RequestError, UnknownNameError
 from unmask.evaluation.tasks import Problem
-from unmask.generate import Recipe, complete
+from unmask.generation import Recipe, complete
 
 PROMPT = "a" * 20
 

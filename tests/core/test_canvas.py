@@ -66,7 +66,7 @@ def test_a_plan_computes_what_was_asked_what_speaks_and_what_is_not_frozen(
     assert not work.everything and torch.equal(work.visible, shown)
     for row in range(rows):
         asked = indices(asks[row])
-        speakers = [max(slot - shift, 0) for slot in asked]
+        speakers = [max(slot - shift, 0) if slot < slots else slot for slot in asked]
         fresh = set(indices(shown[row] & ~frozen[row])) | set(asked) | set(speakers)
         assert work.rows[row, : int(work.num_rows[row])].tolist() == sorted(fresh)
         padding = set(work.rows[row, int(work.num_rows[row]) :].tolist())
@@ -91,7 +91,9 @@ def test_without_frozen_slots_every_slot_is_computed_in_order(
     for row in range(rows):
         asked = indices(asks[row])
         assert work.asked[row, : len(asked)].tolist() == asked
-        assert work.speakers[row, : len(asked)].tolist() == [max(slot - shift, 0) for slot in asked]
+        assert work.speakers[row, : len(asked)].tolist() == [
+            max(slot - shift, 0) if slot < slots else slot for slot in asked
+        ]
 
 
 def test_a_frozen_slot_that_is_asked_about_is_computed_all_the_same() -> None:

@@ -1,6 +1,6 @@
 """States, memories and stores are trees of tensors whose rows leave and join."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
@@ -20,7 +20,7 @@ class Leaf:
 class Nest:
     leaf: Leaf
     pair: tuple[Tensor, None]
-    options: dict[str, int] = field(default_factory=dict)
+    options: str = "none"
 
 
 class Seats:
@@ -38,7 +38,7 @@ class Seats:
 
 def nest(*numbers: int) -> Nest:
     tensor = torch.tensor(numbers)
-    return Nest(Leaf(tensor * 1.0), (torch.stack((tensor, -tensor), dim=1), None), {"n": 3})
+    return Nest(Leaf(tensor * 1.0), (torch.stack((tensor, -tensor), dim=1), None), "settings")
 
 
 def test_take_reaches_every_tensor_of_a_nest_and_keeps_the_order_asked_for() -> None:
@@ -49,7 +49,7 @@ def test_take_reaches_every_tensor_of_a_nest_and_keeps_the_order_asked_for() -> 
 
 def test_what_is_no_tensor_is_left_alone() -> None:
     taken = rows.take(nest(1, 2), torch.tensor([1]))
-    assert (taken.leaf.name, taken.pair[1], taken.options) == ("leaf", None, {"n": 3})
+    assert (taken.leaf.name, taken.pair[1], taken.options) == ("leaf", None, "settings")
     assert rows.take(None, torch.tensor([0])) is None
 
 
@@ -85,3 +85,14 @@ def test_a_named_tuple_is_a_tuple_too() -> None:
 def test_trees_of_different_forms_cannot_be_joined(first: object, second: object) -> None:
     with pytest.raises((AssertionError, ValueError)):
         rows.join(first, second)
+
+
+def test_lists_and_dictionaries_are_refused_because_their_rows_would_stay() -> None:
+    with pytest.raises(AssertionError, match="made of tensors, dataclasses and tuples"):
+        rows.take((torch.tensor([1]), {"n": torch.tensor([1])}), torch.tensor([0]))
+
+
+def test_the_narrower_memory_is_filled_up_with_zeros_when_rows_join() -> None:
+    joined = rows.join(torch.ones(1, 2, 2), torch.ones(2, 3, 2))
+    assert joined.sum((1, 2)).tolist() == [4.0, 6.0, 6.0]
+    assert joined[0, 2].tolist() == [0.0, 0.0]

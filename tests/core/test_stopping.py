@@ -159,7 +159,7 @@ def held(picture: str, candidates: dict[int, int]) -> list[int]:
     script = {slot: (token, 0.9) for slot, token in candidates.items()}
     predictor = ScriptedPredictor([script], mask_id=MASK, end_ids=ENDS)
     first = steps(predictor, Threshold(0.5), state=state)[0]
-    return Stopping(hold_end=True).held(state, first.prediction, ENDS)[0].nonzero()[:, 0].tolist()
+    return Stopping(hold_end=True).held(state, first.window, first.prediction, ENDS)[0].nonzero()[:, 0].tolist()
 
 
 @pytest.mark.parametrize(

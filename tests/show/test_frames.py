@@ -14,7 +14,7 @@ from unmask.core.trajectory import Trajectory
 from unmask.decoders import Decoder
 from unmask.decoders.threshold import Threshold
 from unmask.errors import RequestError
-from unmask.generate import Recipe, run, start_state
+from unmask.generation import Recipe, run, start_state
 from unmask.models.text import Text
 from unmask.show.frames import Frame, Framer, SlotState, frames
 

@@ -10,7 +10,7 @@ from unmask.core.sampling import Sampling
 from unmask.core.schedules import SCHEDULES, Schedule
 from unmask.decoders import DECODERS, Decoder
 from unmask.errors import RequestError, UnknownNameError
-from unmask.generate import Recipe
+from unmask.generation import Recipe
 from unmask.models.facts import ModelFacts
 
 Baseline = Literal["", "A", "B"]

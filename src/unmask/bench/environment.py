@@ -9,7 +9,7 @@ import torch
 
 from unmask.core.denoise import MaskPredictor
 from unmask.errors import CheckpointError
-from unmask.generate import Model
+from unmask.generation import Model
 from unmask.models.backbone import Backbone
 from unmask.models.checkpoints import find_folder
 from unmask.models.checkpoints.reading import read_headers

@@ -25,7 +25,7 @@ from unmask.core.state import DenoisingState
 from unmask.core.stopping import FinishReason
 from unmask.errors import RequestError
 from unmask.evaluation.tasks import Problem
-from unmask.generate import DEFAULT_LENGTH, Completion, Model, Recipe, complete, encode
+from unmask.generation import DEFAULT_LENGTH, Completion, Model, Recipe, complete, encode
 
 Item = TypeVar("Item")
 

@@ -17,7 +17,7 @@ from unmask.bench.report import Report, RowFile, markdown, report, setting, tabl
 from unmask.cli.output import check_writable, console_for, say
 from unmask.errors import RequestError
 from unmask.evaluation.tasks import SUITE, TASKS, Problem
-from unmask.generate import DEFAULT_LENGTH
+from unmask.generation import DEFAULT_LENGTH
 from unmask.loading import load
 
 DEFAULT_PROBLEMS = 50  # of each task of the suite

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from unmask.bench.report import Report
     from unmask.evaluation.tasks import Problem
-    from unmask.generate import Model
+    from unmask.generation import Model
 
 PARALLEL = "threshold(threshold=0.9)"  # the bench's baseline B
 LENGTH = 128  # answer slots
@@ -74,7 +74,7 @@ def _watch(model: "Model", problem: "Problem", title: str, console: "Console") -
 
     from unmask.bench.problems import grade
     from unmask.cli.watch import decode
-    from unmask.generate import Recipe, start_state
+    from unmask.generation import Recipe, start_state
     from unmask.show.terminal import Screen
 
     recipe = Recipe.of(PARALLEL, attention=model.facts.attention)

@@ -13,7 +13,7 @@ from unmask.errors import RequestError
 
 if TYPE_CHECKING:
     from unmask.core.trajectory import Trajectory
-    from unmask.generate import Completion
+    from unmask.generation import Completion
 
 LONGEST = 100_000  # answer slots; more is a typing error
 
@@ -67,7 +67,7 @@ def generate(
     from unmask.core.schedules import SCHEDULES
     from unmask.core.stopping import Stopping
     from unmask.decoders import DECODERS
-    from unmask.generate import Recipe, start_state
+    from unmask.generation import Recipe, start_state
     from unmask.loading import load
     from unmask.show.terminal import Screen
 

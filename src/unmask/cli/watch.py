@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from unmask.core.metrics import Counts, useful
 from unmask.core.state import DenoisingState
 from unmask.core.trajectory import Recorder
-from unmask.generate import Completion, Model, Recipe, run
+from unmask.generation import Completion, Model, Recipe, run
 from unmask.show.frames import Framer
 
 if TYPE_CHECKING:

@@ -56,7 +56,8 @@ def plan(
     """Turn questions and frozen slots into rows.
 
     An asked slot is always recomputed; a cache may only save slots that nobody asked about. With shift 1 the row left
-    of a target speaks for it, so that row is computed too (slot 0 speaks for itself).
+    of a target speaks for it, so that row is computed too (slot 0 speaks for itself). Extra slots speak for themselves
+    at any shift: they have no neighbours, and whoever makes one gives it the token and position that do the speaking.
 
     Args:
         asks: targets that need logits; only visible ones.
@@ -65,7 +66,7 @@ def plan(
     """
     visible = functional.pad(window.visible, (0, canvas.extra), value=True)
     asked, num_asked = pack(asks)
-    speaking = (asked - shift).clamp_min(0) if shift else asked
+    speaking = torch.where(asked < canvas.num_answer_slots, (asked - shift).clamp_min(0), asked)
     if frozen is None:
         rows = torch.arange(canvas.tokens.shape[1], device=asked.device).expand_as(canvas.tokens)
         return ForwardPlan(rows, visible.sum(-1), asked, num_asked, speaking, visible, everything=True)

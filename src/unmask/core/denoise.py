@@ -154,7 +154,7 @@ def denoise(
         store.note(canvas, work)
         prediction = Prediction(logits, work, canvas.tokens.shape[1], sampling, Noise(state.seed, state.step))
         if stop.hold_end:
-            prediction = prediction.hold(stop.held(state, prediction, predictor.facts.end_ids))
+            prediction = prediction.hold(stop.held(state, window, prediction, predictor.facts.end_ids))
         decision = decoder.decide(state, window, prediction, memory)
         move, memory = decision if isinstance(decision, tuple) else (decision, memory)
         if not decoder.idles and bool((window.must.any(-1) & ~move.changes).any()):

@@ -80,7 +80,7 @@ class Prediction:
         """Logits that confidence is measured on."""
         logits = self.logits
         if self.sampling.confidence == "drawn":
-            logits = truncate(logits / (self.sampling.temperature or 1.0), self.sampling)
+            logits = truncate(logits.double() / (self.sampling.temperature or 1.0), self.sampling)
         if self.sampling.distrust:
             logits = logits.clone()
             logits[..., list(self.sampling.distrust)] = float("-inf")

@@ -50,10 +50,13 @@ class Stopping:
         infill = (state.given & (state.slots >= state.prompt_length[:, None])).any(-1)
         return state.masked & (ended & ~infill)[:, None]
 
-    def held(self, state: DenoisingState, prediction: Prediction, end_ids: tuple[int, ...]) -> Bool[Tensor, "b s"]:
-        """Slots whose candidate is an end token although something to their left is undecided."""
+    def held(
+        self, state: DenoisingState, window: Window, prediction: Prediction, end_ids: tuple[int, ...]
+    ) -> Bool[Tensor, "b s"]:
+        """Slots whose candidate is an end token although an open slot to their left is undecided."""
         early = torch.zeros_like(prediction.known)
-        waiting = state.masked.cumsum(-1) - state.masked.long() > 0
+        undecided = (state.masked & window.open).long()
+        waiting = undecided.cumsum(-1) - undecided > 0
         early[:, : state.num_slots] = waiting & is_any(prediction.tokens[:, : state.num_slots], end_ids)
         return early
 

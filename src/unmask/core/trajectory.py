@@ -19,6 +19,7 @@ from unmask.errors import RequestError
 
 FORMAT = "unmask-trajectory-1"
 _STATE_FIELDS = ("tokens", "masked", "given", "exists", "committed_at", "prompt_length", "step", "seed")
+_EVENT_FIELDS = ("row", "step", "kind", "slot", "token", "confidence", "passes")
 
 
 class Kind(IntEnum):
@@ -109,7 +110,7 @@ class Trajectory:
 
         path = Path(path)
         tensors = {f"start.{name}": getattr(self.start, name).contiguous() for name in _STATE_FIELDS}
-        for name in ("row", "step", "kind", "slot", "token", "confidence", "passes"):
+        for name in _EVENT_FIELDS:
             tensors[name] = getattr(self, name).contiguous()
         notes = {"format": FORMAT, "mask_id": str(self.start.mask_id), "facts": json.dumps(self.facts)}
         partial = path.with_name(path.name + ".part")
@@ -139,6 +140,10 @@ class Trajectory:
             raise RequestError(f'"{path}" is not a trajectory: {error}') from None
         if notes.get("format") != FORMAT:
             raise RequestError(f'"{path}" is not a trajectory: its format is {notes.get("format")}, wanted {FORMAT}')
+        wanted = {f"start.{name}" for name in _STATE_FIELDS} | set(_EVENT_FIELDS)
+        if set(tensors) != wanted or not {"mask_id", "facts"} <= set(notes):
+            wrong = ", ".join(sorted(set(tensors) ^ wanted)) or "mask_id or facts"
+            raise RequestError(f'"{path}" is not a trajectory: missing or unknown parts: {wrong}')
         start = {name: tensors.pop(f"start.{name}") for name in _STATE_FIELDS}
         state = DenoisingState(mask_id=int(notes["mask_id"]), **start)
         return cls(start=state, facts=json.loads(notes["facts"]), **tensors)

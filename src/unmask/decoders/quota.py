@@ -158,12 +158,12 @@ class MaskgitPlus(Quota):
 
     steps: int | None = None  # forward passes for the whole answer; None = one per token
     order_temperature: float = 0.0  # Dream's alg_temp: > 0 draws the slots instead of taking the best
-    compat: Compat = (
-        "none"  # "dream": timetable rounded down; "fast-dllm": also the first slot alone at a block's start
-    )
+    compat: Compat = "none"  # "dream": timetable rounded down; "fast-dllm": also a block's first slot alone, at first
 
     def __post_init__(self) -> None:
         check_steps(self.steps)
+        if not 0.0 <= self.order_temperature < float("inf"):
+            raise ValueError(f"order_temperature must be a number from 0 up: got {self.order_temperature}")
 
     def score(self, state: DenoisingState, prediction: Prediction) -> Float[Tensor, "b l"]:
         return prediction.confidence[:, : state.num_slots]

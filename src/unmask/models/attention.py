@@ -24,8 +24,8 @@ def rotary_table(
 def rotate(
     x: Float[Tensor, "b h r d"], cosine: Float[Tensor, "#b 1 r d"], sine: Float[Tensor, "#b 1 r d"]
 ) -> Float[Tensor, "b h r d"]:
-    """Apply rotary positions in float32 and return the dtype that came in."""
-    wide = x.float()
+    """Apply rotary positions, in float32 at least, and return the dtype that came in."""
+    wide = x if x.dtype == torch.float64 else x.float()
     first, second = wide.chunk(2, dim=-1)
     return (wide * cosine + torch.cat((-second, first), dim=-1) * sine).to(x.dtype)
 

@@ -64,7 +64,7 @@ class BackbonePredictor:
         return mask if restricted else None
 
     def _blocks(self, positions: Int[Tensor, "b n"], store: KVStore) -> Int[Tensor, "b n"]:
-        """Block of every position: 0 is the whole prompt, or blocks are counted from position 0 on."""
+        """Block of every position: the whole prompt is -1 and blocks follow it, or they are counted from position 0."""
         if self.facts.block_alignment == "absolute":
             return positions.div(self.facts.block_length, rounding_mode="floor")
         behind = positions - store.prompt_length[:, None]

@@ -125,6 +125,8 @@ def encode(model: Model, prompt: Prompt) -> list[int | None]:
             raise RequestError("the prompt is empty; write what the model should answer")
         chat = [{"role": "user", "content": prompt}]
         return list(model.text.encode_chat(chat) if model.text.has_template else model.text.encode(prompt))
+    if isinstance(prompt, torch.Tensor):
+        prompt = prompt.tolist()
     if not isinstance(prompt, Sequence) or not len(prompt):
         raise RequestError("the prompt is empty; give a text, a list of messages or a list of token ids")
     if isinstance(prompt[0], dict):
@@ -153,8 +155,8 @@ def start_state(
     Raises:
         RequestError: see `encode`; also a prompt that leaves no room in the trained context.
     """
-    if isinstance(prompts, str) or not len(prompts):
-        raise RequestError("prompts must be a list with at least one prompt")
+    if isinstance(prompts, str) or not len(prompts) or isinstance(prompts[0], dict):
+        raise RequestError("prompts must be a list of prompts, at least one; put a single text or chat into a list")
     lengths = [length] * len(prompts) if isinstance(length, int) else list(length)
     if len(lengths) != len(prompts):
         raise RequestError(f"need one length per prompt: got {len(lengths)} lengths for {len(prompts)} prompts")
@@ -291,7 +293,8 @@ def infill(model: Model, texts: Sequence[Sequence[str | int]], **options: Any) -
         if None not in canvas:
             raise RequestError(f"text {number} has no hole; put a number of tokens between its pieces")
         canvases.append(canvas)
-    return generate(model, canvases, **options)
+    filled = generate(model, canvases, **options)
+    return [replace(one, text=model.text.decode(one.canvas)) for one in filled]
 
 
 def complete(
