@@ -319,37 +319,61 @@ def _trimmed(state: DenoisingState) -> DenoisingState:
 
 
 def _complete_batch(model: Model, state: DenoisingState, recipe: Recipe, keep: bool) -> list[Completion]:
+    tally = Tally(model, state, {"model": model.source, **recipe.specs()} if keep else None)
     begun = time.perf_counter()
-    recorder = Recorder(state) if keep else None
-    count = state.num_rows
-    last: list[tuple[DenoisingState, int]] = [(state, row) for row in range(count)]
-    nfe, rows, seconds = [0] * count, [0] * count, [0.0] * count
     for step in run(model, state, recipe):
-        if recorder:
-            recorder.add(step)
-        now = time.perf_counter() - begun
+        tally.add(step, time.perf_counter() - begun)
+    return tally.completions()
+
+
+class Tally:
+    """Makes completions of steps, while somebody else drives the loop.
+
+    Args:
+        model: whose steps they are.
+        state: the first state.
+        facts: what the trajectories say about themselves; None = keep no trajectory.
+    """
+
+    def __init__(self, model: Model, state: DenoisingState, facts: dict[str, str] | None = None) -> None:
+        count = state.num_rows
+        self._model, self._facts = model, facts
+        self._recorder = None if facts is None else Recorder(state)
+        self._last = [(state, row) for row in range(count)]
+        self._nfe, self._rows, self._seconds = [0] * count, [0] * count, [0.0] * count
+
+    def add(self, step: Step, seconds: float) -> None:
+        """Count a step that was done `seconds` after the beginning."""
+        if self._recorder:
+            self._recorder.add(step)
         for place, (row, computed) in enumerate(zip(step.row_ids.tolist(), step.rows_computed.tolist(), strict=True)):
-            nfe[row] += 1
-            rows[row] += computed
-            seconds[row] = now
-            last[row] = step.after, place
-    trajectory = recorder.trajectory({"model": model.source, **recipe.specs()}) if recorder else None
-    answers = []
-    for row, (after, place) in enumerate(last):
-        final = after.take(torch.tensor([place], device=after.step.device))
-        record = trajectory and trajectory.of_row(row)
-        answers.append(_completion(model, final, nfe[row], rows[row], seconds[row], record))
-    return answers
+            self._nfe[row] += 1
+            self._rows[row] += computed
+            self._seconds[row] = seconds
+            self._last[row] = step.after, place
 
+    def completions(self) -> list[Completion]:
+        """One per row, as far as it has come."""
+        trajectory = self._recorder.trajectory(self._facts) if self._recorder else None
+        return [self._completion(row, trajectory and trajectory.of_row(row)) for row in range(len(self._last))]
 
-def _completion(
-    model: Model, state: DenoisingState, nfe: int, rows: int, seconds: float, trajectory: Trajectory | None
-) -> Completion:
-    canvas = state.tokens[0][state.exists[0]].tolist()
-    answer = state.tokens[0][state.answer[0]].tolist()
-    infill = bool((state.given & (state.slots >= state.prompt_length[:, None])).any())
-    tokens, ended = (answer, False) if infill else useful(answer, model.facts.end_ids)
-    counts = Counts(len(tokens), ended, nfe, rows)
-    reason: FinishReason = "unfinished" if bool(state.masked.any()) else "stop" if ended else "length"
-    text = model.text.decode(canvas if infill else tokens)
-    return Completion(text, tokens, nfe, counts.tpf, rows, reason, seconds, canvas, trajectory)
+    def _completion(self, row: int, trajectory: Trajectory | None) -> Completion:
+        batch, place = self._last[row]
+        state = batch.take(torch.tensor([place], device=batch.step.device))
+        canvas = state.tokens[0][state.exists[0]].tolist()
+        answer = state.tokens[0][(state.answer & ~state.masked)[0]].tolist()
+        infilled = bool((state.given & (state.slots >= state.prompt_length[:, None])).any())
+        tokens, ended = (answer, False) if infilled else useful(answer, self._model.facts.end_ids)
+        counts = Counts(len(tokens), ended, self._nfe[row], self._rows[row])
+        unfinished = bool(state.masked.any())
+        return Completion(
+            text=self._model.text.decode(canvas if infilled else tokens),
+            tokens=tokens,
+            nfe=counts.nfe,
+            tpf=counts.tpf,
+            rows_computed=counts.rows_computed,
+            finish_reason="unfinished" if unfinished else "stop" if ended else "length",
+            seconds=self._seconds[row],
+            canvas=canvas,
+            trajectory=trajectory,
+        )

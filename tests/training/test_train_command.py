@@ -30,7 +30,7 @@ def test_a_new_model_is_trained_resumed_and_loads(tmp_path: Path) -> None:
     assert first.exit_code == 0, first.output
     assert "step 2" in first.output
     again = sft("--out", out, "--steps", 2, "--mix", "words=1,sudoku=1", *SMALL)
-    assert again.exit_code == 1
+    assert again.exit_code == 2
     assert "--resume" in again.output
     # Sizes come from the checkpoint when a run goes on.
     rest = sft("--out", out, "--steps", 3, "--mix", "words=1,sudoku=1", "--resume", "--batch-tokens", 256)
@@ -69,6 +69,6 @@ def test_a_checkpoint_is_fine_tuned_on_the_users_data(tmp_path: Path, family: st
 )
 def test_mistakes_are_explained(tmp_path: Path, arguments: list[str], words: str) -> None:
     result = sft("--out", tmp_path / "run", *arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert words in result.output
     assert "Traceback" not in result.output

@@ -83,7 +83,7 @@ def sft_command(
     ] = None,
     mix: Annotated[
         str, typer.Option(help="Built-in tasks and their shares in tokens, used where no --data is given.")
-    ] = "functions=0.6,sudoku=0.15,words=0.25",
+    ] = "functions=0.88,sudoku=0.12",
     exclude_sudoku: Annotated[
         Path | None, typer.Option(help="Puzzles (JSONL file or folder) that must not occur in training.")
     ] = None,
@@ -126,7 +126,7 @@ def sft_command(
         _launch(settings)
     except UnmaskError as error:
         _complain(error)
-        raise typer.Exit(1) from None
+        raise typer.Exit(2) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped; go on with --resume", highlight=False)
         raise typer.Exit(130) from None

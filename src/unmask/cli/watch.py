@@ -3,10 +3,8 @@
 import time
 from typing import TYPE_CHECKING
 
-from unmask.core.metrics import Counts, useful
 from unmask.core.state import DenoisingState
-from unmask.core.trajectory import Recorder
-from unmask.generation import Completion, Model, Recipe, run
+from unmask.generation import Completion, Model, Recipe, Tally, run
 from unmask.show.frames import Framer
 
 if TYPE_CHECKING:
@@ -22,9 +20,10 @@ def decode(
         facts: what the trajectory should say about itself beside model and recipe.
         screen: drawing on it does not count as decoding time.
     """
-    recorder, framer = Recorder(state), Framer(state, model.text, end_ids=model.facts.end_ids)
+    tally = Tally(model, state, {"model": model.source, **recipe.specs(), **facts})
+    framer = Framer(state, model.text, end_ids=model.facts.end_ids)
     frame = framer.first() if screen else None
-    last, seconds = state, 0.0
+    seconds = 0.0
     steps = run(model, state, recipe)
     while True:
         if screen and frame:
@@ -34,22 +33,8 @@ def decode(
         seconds += time.perf_counter() - begun
         if step is None:
             break
-        recorder.add(step)
-        last = step.after
+        tally.add(step, seconds)
         frame = framer.add(step) if screen else None
     if screen and frame:
         screen.finish(frame)
-    trajectory = recorder.trajectory({"model": model.source, **recipe.specs(), **facts})
-    tokens, ended = useful(last.tokens[0][last.answer[0]].tolist(), model.facts.end_ids)
-    counts = Counts(len(tokens), ended, trajectory.nfe(0), trajectory.rows_computed(0))
-    return Completion(
-        text=model.text.decode(tokens),
-        tokens=tokens,
-        nfe=counts.nfe,
-        tpf=counts.tpf,
-        rows_computed=counts.rows_computed,
-        finish_reason="unfinished" if bool(last.masked.any()) else "stop" if ended else "length",
-        seconds=seconds,
-        canvas=last.tokens[0][last.exists[0]].tolist(),
-        trajectory=trajectory,
-    )
+    return tally.completions()[0]
