@@ -48,9 +48,10 @@ def test_every_reference_function_passes_its_own_checks() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "most_passing"),
-    [("    return ", "    return not ", 0.01), (" > ", " <= ", 0.05), (" + ", " - ", 0.1), ("(", "((", 0.0)],
+    [("    return ", "    return not ", 0.01), (" > ", " <= ", 0.05), (" + ", " - ", 0.15), ("(", "((", 0.0)],
 )
 def test_mutated_reference_functions_fail(old: str, new: str, most_passing: float) -> None:
+    """A few mutants mean the same: a range one shorter of which nothing is kept, a count of what does not occur."""
     problems, texts = swapped(sampled("functions", 300, seed=1), old, new)
     assert len(problems) >= 20
     assert sum(grade(problems, texts)) <= most_passing * len(problems)
