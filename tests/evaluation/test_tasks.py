@@ -74,12 +74,13 @@ def test_the_key_of_a_function_ignores_its_names() -> None:
 
 
 @pytest.mark.slow
-def test_functions_are_many_and_differ_in_length() -> None:
-    problems = sampled("functions", 1000)
+@pytest.mark.parametrize(("task", "long"), [("functions", 150), ("functions-wide", 200)])
+def test_functions_are_many_and_differ_in_length(task: str, long: int) -> None:
+    problems = sampled(task, 1000)
     assert len({problem.key for problem in problems}) > 850
     lengths = sorted(len(problem.answer) for problem in problems)
     assert lengths[100] < 90
-    assert lengths[900] > 200
+    assert lengths[900] > long
 
 
 def test_checks_hold_arguments_that_an_answer_can_not_spoil() -> None:
