@@ -45,8 +45,11 @@ class CallCounter:
     row: Tensor  # (b,)
     calls: Tensor  # (b,); the only tensor that changes, in place
 
-    def known(self, state: DenoisingState) -> None:
+    def known(self, shown: Tensor) -> None:
         return None
+
+    def computed(self, work: ForwardPlan) -> Tensor:
+        return work.num_rows
 
     def note(self, canvas: Canvas, work: ForwardPlan) -> None:
         self.calls.add_(1)

@@ -3,43 +3,17 @@
 What each file holds, and how a published parameter translates to our parts, stands in docs/compat.md.
 """
 
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
-import unmask
-from conftest import REFERENCE, reference_model
-from unmask.caches import CACHES
-from unmask.core.denoise import Step, denoise
+from goldens import DOUBLE, Parts, assert_reproduced, published_tie_order, recorded, settings, steps_of
 from unmask.core.sampling import Sampling
-from unmask.core.schedules import Schedule, Sequential, Whole
-from unmask.core.state import DenoisingState
-from unmask.core.stopping import Stopping
-from unmask.decoders import DECODERS, quota
-from unmask.models.guidance import Guided
-from unmask.models.predictor import BackbonePredictor
+from unmask.core.schedules import Sequential, Whole
+from unmask.decoders import quota
 
 EOS, EOT = 52, 55  # of the LLaDA reference checkpoint
 ALGORITHMS = {"maskgit_plus": "maskgit-plus", "topk_margin": "topk-margin", "entropy": "entropy"}
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Our translation of a published call."""
-
-    decoder: str
-    schedule: Schedule
-    length: int
-    cache: str = "none"
-    guidance: float = 0.0
-    sampling: Sampling = field(default_factory=Sampling)
 
 
 def llada_standard(p: dict[str, Any]) -> Parts:
@@ -63,7 +37,7 @@ def llada_fast(p: dict[str, Any], cache_name: str = "none") -> Parts:
     else:
         decoder = f"low-confidence(steps={p['steps']})"
     schedule = Sequential(p["block_length"], block_steps=limit)
-    return Parts(decoder, schedule, p["gen_length"], cache_name, sampling=Sampling(precision=torch.float64))
+    return Parts(decoder, schedule, p["gen_length"], cache_name, sampling=DOUBLE)
 
 
 def dream_standard(p: dict[str, Any]) -> Parts:
@@ -72,7 +46,7 @@ def dream_standard(p: dict[str, Any]) -> Parts:
 
 def dream_paced(p: dict[str, Any]) -> Parts:
     decoder = f"threshold(threshold={p['threshold']}, steps={p['steps']})"
-    return Parts(decoder, Whole(), p["max_new_tokens"], sampling=Sampling(precision=torch.float64))
+    return Parts(decoder, Whole(), p["max_new_tokens"], sampling=DOUBLE)
 
 
 def dream_cached(p: dict[str, Any]) -> Parts:
@@ -97,100 +71,10 @@ FILES = {
 }
 
 
-@cache
-def recorded(name: str) -> dict[str, Any]:
-    return json.loads((REFERENCE / "traces" / f"{name}.json").read_text())  # type: ignore[no-any-return]
-
-
-@cache
-def unbanned(family: str) -> unmask.Model:
-    """The reference model with the mask token allowed, as in the published code."""
-    model = reference_model(family)
-    assert isinstance(model.predictor, BackbonePredictor)
-    facts = replace(model.facts, banned_ids=())
-    return replace(model, predictor=BackbonePredictor(model.predictor.backbone, facts), facts=facts)
-
-
-def settings() -> list[Any]:
-    """One test per file and parameter set; the first of each file belongs to the fast set."""
-    tests = []
-    for name in FILES:
-        seen: list[dict[str, Any]] = []
-        for case in json.loads((Path(REFERENCE) / "traces" / f"{name}.json").read_text())["cases"]:
-            if case["params"] not in seen:
-                seen.append(case["params"])
-        for number, params in enumerate(seen):
-            marks = [pytest.mark.slow] if number else []
-            tests.append(pytest.param(name, params, id=f"{name}-{number}", marks=marks))
-    return tests
-
-
-def published_tie_order(score: Tensor, among: Tensor, count: Tensor) -> Tensor:
-    """torch.topk decides ties, as in the published samplers (ours: lowest slot first)."""
-    chosen = torch.zeros_like(among)
-    for row in range(len(score)):
-        number = int(min(count[row], among[row].sum()))
-        chosen[row, torch.topk(score[row].masked_fill(~among[row], float("-inf")), number).indices] = True
-    return chosen
-
-
-@dataclass
-class Decoded:
-    """One row's answer slots, and per forward the sorted [offset, token] pairs it committed."""
-
-    output: list[int]
-    steps: list[list[list[int]]]
-
-    def equals(self, case: dict[str, Any]) -> bool:
-        if case.get("fragile"):
-            same = self.output == case["output"] and len(self.steps) == case["nfe"]
-            return same or case["fragile_output"]
-        return self.output == case["output"] and self.steps == [sorted(step) for step in case["traj"]]
-
-
-def steps_of(name: str, prompts: list[list[int]], params: dict[str, Any]) -> Iterator[Step]:
-    model, parts = unbanned(name.split("/")[0]), FILES[name](params)
-    return denoise(
-        Guided(model.predictor, parts.guidance) if parts.guidance else model.predictor,
-        DenoisingState.start(prompts, parts.length, mask_id=model.facts.mask_id),
-        DECODERS.make(parts.decoder),
-        schedule=parts.schedule,
-        cache=CACHES.make(parts.cache),
-        sampling=parts.sampling,
-        stop=Stopping("none"),
-    )
-
-
-def decode(name: str, prompts: list[list[int]], params: dict[str, Any]) -> list[Decoded]:
-    rows = [Decoded([], []) for _ in prompts]
-    for step in steps_of(name, prompts, params):
-        for place, row in enumerate(step.row_ids.tolist()):
-            begin = len(prompts[row])
-            slots = step.move.commit[place].nonzero()[:, 0].tolist()
-            rows[row].steps.append([[slot - begin, int(step.after.tokens[place, slot])] for slot in slots])
-            rows[row].output = step.after.tokens[place][step.after.exists[place]].tolist()[begin:]
-    return rows
-
-
-@pytest.mark.parametrize(("name", "params"), settings())
+@pytest.mark.parametrize(("name", "params"), settings(FILES))
 def test_published_trace_is_reproduced(name: str, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """All prompts of a setting in one ragged batch. Where float32 scores tie, the batch's own rounding may decide: such
-    a row is decoded alone, like the recorded one, and then has to be equal."""
     monkeypatch.setattr(quota, "top", published_tie_order)
-    file = recorded(name)
-    cases = [case for case in file["cases"] if case["params"] == params]
-    assert len(cases) == 12
-    prompts = [file["prompts"][case["prompt"]] for case in cases]
-    decoded = decode(name, prompts, params)
-    differing = [row for row, case in enumerate(cases) if not decoded[row].equals(case)]
-    for row in differing:
-        alone = decode(name, [prompts[row]], params)[0]
-        assert alone.equals(cases[row]), cases[row]["id"]
-    assert len(differing) <= (4 if name.endswith("standard") else 0)
-    assert all(
-        one.output.count(file["mask_id"]) == case["masks_left"] for one, case in zip(decoded, cases, strict=True)
-    )
-    assert sum(len(case["traj"]) for case in cases if not case.get("fragile")), "something is compared step by step"
+    assert_reproduced(name, params, FILES[name](params), differing=4 if name.endswith("standard") else 0)
 
 
 @pytest.mark.slow
@@ -202,7 +86,7 @@ def test_lowest_slot_first_parts_from_the_published_order_on_exact_ties_only() -
         wanted = [sorted(step) for step in case["traj"]]
         if case.get("fragile"):
             continue
-        for number, step in enumerate(steps_of("llada/standard", [prompt], case["params"])):
+        for number, step in enumerate(steps_of("llada", llada_standard(case["params"]), [prompt])):
             slots = {slot - len(prompt) for slot in step.move.commit[0].nonzero()[:, 0].tolist()}
             if slots != {slot for slot, _ in wanted[number]}:
                 parted += 1

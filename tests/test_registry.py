@@ -55,7 +55,11 @@ def test_what_is_neither_a_spec_nor_such_an_object_is_refused(other: object) -> 
     [
         (DECODERS, "treshold", r'no decoder named "treshold"; known: entropy, .*\. Did you mean "threshold"\?$'),
         (DECODERS, "Low-Confidence", r'Did you mean "low-confidence"\?$'),
-        (SCHEDULES, "sequental(block_length=4)", r'no schedule named "sequental"; known: sequential, whole\. Did'),
+        (
+            SCHEDULES,
+            "sequental(block_length=4)",
+            r'no schedule named "sequental"; known: pipelined, sequential, sliding, whole\. Did',
+        ),
         (CACHES, "xyz", r'no cache named "xyz"; known: dual, none, prefix\.$'),
     ],
 )
@@ -159,7 +163,9 @@ def test_every_field_has_to_be_named(spec: str) -> None:
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
     """Values of a field by its declared type."""
     if kind is float:
-        return st.floats(min_value=0.0, allow_nan=False, allow_infinity=False)
+        return st.floats(0.0, 1.0)
+    if kind is bool:
+        return st.booleans()
     if kind is int:
         return st.integers(1, 1000)
     if kind == (int | None):

@@ -17,7 +17,7 @@ from unmask.core.denoise import MaskPredictor, Step
 from unmask.core.denoise import denoise as denoise_with
 from unmask.core.metrics import Counts, useful
 from unmask.core.sampling import Sampling
-from unmask.core.schedules import SCHEDULES, Schedule, Sequential
+from unmask.core.schedules import SCHEDULES, Blocks, Schedule, Sequential
 from unmask.core.state import DenoisingState
 from unmask.core.stopping import FinishReason, Stopping
 from unmask.core.trajectory import Recorder, Trajectory
@@ -45,6 +45,14 @@ class Model:
     source: str  # name or path it was loaded from
     device: torch.device
 
+    def in_blocks(self, schedule: Blocks) -> "Model":
+        """The same model, seeing blocks as the schedule cuts them if it is block-causal (D2F trains with blocks of 16
+        and decodes with 32 or 64); a bidirectional model stays as it is."""
+        facts = replace(self.facts, block_length=schedule.block_length, block_alignment=schedule.align)
+        if self.facts.attention != "block_causal" or facts == self.facts:
+            return self
+        return replace(self, predictor=self.predictor.with_facts(facts), facts=facts)  # type: ignore[attr-defined]
+
     def guided(self, scale: float) -> "Model":
         """The same model under classifier-free guidance; scale 0 changes nothing."""
         return replace(self, predictor=Guided(self.predictor, scale)) if scale else self
@@ -69,19 +77,27 @@ class Recipe:
         *,
         sampling: Sampling | None = None,
         stop: str | Stopping = "tail",
-        attention: str = "bidirectional",
+        facts: ModelFacts | None = None,
     ) -> "Recipe":
         """Turn specs into parts and check that they go together.
+
+        Args:
+            decoder, schedule, cache: specs or parts; schedule None = the one the method needs, else blocks: of the
+                model's own length and alignment if it is block-causal, of 32 slots from the prompt's end otherwise.
+            facts: the model's; None = a bidirectional one.
 
         Raises:
             UnknownNameError, RequestError: a spec that cannot be read.
             CompositionError: parts that make no sense together.
         """
         method = DECODERS.make(decoder)
-        if schedule is None:
-            schedule = method.schedule() if method.schedule else Sequential()
+        causal = facts is not None and facts.attention == "block_causal"
+        if schedule is None and method.schedule:
+            schedule = method.schedule()
+        elif schedule is None:
+            schedule = Sequential(facts.block_length, align=facts.block_alignment) if facts and causal else Sequential()
         plan, policy = SCHEDULES.make(schedule), CACHES.make(cache)
-        check_composition(method, plan, policy, attention)
+        check_composition(method, plan, policy, "block_causal" if causal else "bidirectional")
         rule = Stopping(stop) if isinstance(stop, str) else stop  # type: ignore[arg-type]
         return cls(method, plan, policy, sampling or Sampling(), rule)
 
@@ -179,7 +195,14 @@ def start_state(
                 stacklevel=3,
             )
         canvases.append(ids)
-    return DenoisingState.from_canvas(canvases, mask_id=model.facts.mask_id, seeds=seed, device=model.device)
+    return DenoisingState.from_canvas(
+        canvases,
+        mask_id=model.facts.mask_id,
+        end_ids=model.facts.end_ids,
+        shift=model.facts.shift,
+        seeds=seed,
+        device=model.device,
+    )
 
 
 def denoise(
@@ -204,6 +227,8 @@ def denoise(
 def run(model: Model, state: DenoisingState, recipe: Recipe) -> Iterator[Step]:
     """The loop over an already laid out state."""
     parts = {"schedule": recipe.schedule, "cache": recipe.cache, "sampling": recipe.sampling, "stop": recipe.stop}
+    if isinstance(recipe.schedule, Blocks):
+        model = model.in_blocks(recipe.schedule)
     return denoise_with(model.predictor, state, recipe.decoder, **parts)  # type: ignore[arg-type]
 
 
@@ -219,7 +244,7 @@ def _recipe(
     if sampling is not None and temperature:
         raise RequestError("give the temperature inside sampling, or as temperature, not both")
     sampling = sampling or Sampling(temperature=temperature)
-    return Recipe.of(decoder, schedule, cache, sampling=sampling, stop=stop, attention=model.facts.attention)
+    return Recipe.of(decoder, schedule, cache, sampling=sampling, stop=stop, facts=model.facts)
 
 
 def generate(

@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import inspect
 import re
+import typing
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import entry_points
@@ -18,6 +19,7 @@ from unmask.errors import PluginError, RequestError, UnknownNameError
 Part = TypeVar("Part")
 
 _SPEC = re.compile(r"\s*([A-Za-z][\w.+-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_FIELD = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
 
 
 class Registry(Mapping[str, type[Part]], Generic[Part]):
@@ -81,7 +83,8 @@ class Registry(Mapping[str, type[Part]], Generic[Part]):
             raise RequestError(f'cannot read the {self.kind} spec "{spec}"; write it like "{self._example()}"')
         name, inside = match.group(1), match.group(2)
         part = self[name]
-        options = self._options(spec, name, inside or "")
+        holds = [field.name for field in dataclasses.fields(part) if self._nests(field.type)]  # type: ignore[arg-type]
+        options = self._options(spec, name, inside or "", holds)
         known = {field.name for field in dataclasses.fields(part)}  # type: ignore[arg-type]
         for option in options:
             if option not in known:
@@ -90,7 +93,9 @@ class Registry(Mapping[str, type[Part]], Generic[Part]):
                 allowed = ", ".join(sorted(known)) or "none"
                 raise RequestError(f'{self.kind} "{name}" has no field "{option}"; fields: {allowed}.{hint}')
         for field in dataclasses.fields(part):  # type: ignore[arg-type]
-            if field.name in options:
+            if field.name in holds and options.get(field.name) is not None:
+                options[field.name] = self.make(options[field.name])
+            elif field.name in options:
                 _check_type(f'{self.kind} "{name}": field "{field.name}"', field.type, options[field.name])
                 if field.type is float:
                     options[field.name] = float(options[field.name])
@@ -99,23 +104,72 @@ class Registry(Mapping[str, type[Part]], Generic[Part]):
         except (TypeError, ValueError) as error:
             raise RequestError(f'{self.kind} "{spec}": {error}') from None
 
-    def _options(self, spec: str, name: str, inside: str) -> dict[str, Any]:
+    def _nests(self, declared: Any) -> bool:
+        """Does a field of this type hold another part of the same kind?"""
+        return declared is self._base or self._base in typing.get_args(declared)
+
+    def _options(self, spec: str, name: str, inside: str, holds: list[str]) -> dict[str, Any]:
+        """Fields of a spec; parts inside parts stay specs, and may stand without the name of their field."""
+        options: dict[str, Any] = {}
         try:
-            call = ast.parse(f"f({inside})", mode="eval").body
-            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
-                raise ValueError("more than one call")
-            if len({word.arg for word in call.keywords}) < len(call.keywords):
-                raise ValueError("a field is named twice")
-            if call.args or any(word.arg is None for word in call.keywords):
-                raise RequestError(f'{self.kind} spec "{spec}": name every field, like "{self._example(name)}"')
-            return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+            for piece in _pieces(inside):
+                named = _FIELD.fullmatch(piece)
+                if named is None:
+                    free = [field for field in holds if field not in options]
+                    if not free:
+                        raise RequestError(f'{self.kind} spec "{spec}": name every field, like "{self._example(name)}"')
+                    field, text = free[0], piece
+                else:
+                    field, text = named.group(1), named.group(2)
+                if field in options:
+                    raise ValueError("a field is named twice")
+                options[field] = self._value(text.strip(), field in holds)
         except (SyntaxError, ValueError):
             raise RequestError(
                 f'cannot read the {self.kind} spec "{spec}"; write it like "{self._example(name)}"'
             ) from None
+        return options
+
+    @staticmethod
+    def _value(text: str, nests: bool) -> Any:
+        if nests and text != "None":
+            return ast.literal_eval(text) if text[:1] in "\"'" else text
+        return ast.literal_eval(text)
 
     def _example(self, name: str | None = None) -> str:
         return next((describe_fields(n, self[n]) for n in ([name] if name else self)), "name(field=1)")
+
+
+def _pieces(inside: str) -> list[str]:
+    """Split at the commas that stand in no bracket and no quotation.
+
+    Raises:
+        ValueError: brackets or quotes that do not match, or nothing between two commas.
+    """
+    pieces, depth, quote, current = [], 0, "", ""
+    for letter in inside:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+            if depth < 0:
+                raise ValueError("a bracket too many")
+        if letter == "," and not depth and not quote:
+            pieces.append(current)
+            current = ""
+        else:
+            current += letter
+    if depth or quote:
+        raise ValueError("an open bracket or quotation")
+    if current.strip():
+        pieces.append(current)
+    if any(not piece.strip() for piece in pieces):
+        raise ValueError("nothing between two commas")
+    return pieces
 
 
 def describe_fields(name: str, part: type[Any]) -> str:
@@ -135,20 +189,27 @@ def one_line(part: type[Any]) -> str:
 
 def spec_of(registry: Registry[Any], part: object) -> str:
     """The spec that makes this object, with the fields that differ from their defaults."""
-    return call_of(next((name for name, entry in registry.items() if entry is type(part)), type(part).__name__), part)
+    name = next((name for name, entry in registry.items() if entry is type(part)), type(part).__name__)
+    return call_of(name, part, registry)
 
 
-def call_of(name: str, part: object) -> str:
-    """`name(field=value)`: a dataclass object with the fields that differ from their defaults."""
+def call_of(name: str, part: object, registry: Registry[Any] | None = None) -> str:
+    """`name(field=value)`: a dataclass object with the fields that differ from their defaults.
+
+    Args:
+        registry: names the parts that the object holds.
+    """
     if not dataclasses.is_dataclass(part):
         return name
     changed = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if getattr(part, f.name) != f.default}
-    words = [f"{field}={_literal(value)}" for field, value in changed.items()]
+    words = [f"{field}={_literal(value, registry)}" for field, value in changed.items()]
     return f"{name}({', '.join(words)})" if words else name
 
 
-def _literal(value: Any) -> str:
+def _literal(value: Any, registry: Registry[Any] | None) -> str:
     """A value as a spec can hold it: the literal of infinity is a number too large for a float."""
+    if registry is not None and type(value) in registry.values():
+        return spec_of(registry, value)
     return repr(value).replace("inf", "1e999") if isinstance(value, float) else repr(value)
 
 

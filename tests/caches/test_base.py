@@ -102,7 +102,7 @@ def test_a_store_that_keeps_nothing_hands_back_what_it_gets() -> None:
     assert got[0] is k and got[1] is v and not store.keys
     state = DenoisingState.start([[1], [1]], 3, mask_id=9)
     store.note(plain_view(state), work_on([[0, 1, 2, 3]] * 2))
-    assert store.known(state) is None
+    assert store.known(state.tokens) is None
 
 
 # What was computed for which token -----------------------------------------------------------------------------------
@@ -111,10 +111,10 @@ def test_a_store_that_keeps_nothing_hands_back_what_it_gets() -> None:
 def test_note_remembers_the_token_of_every_computed_slot() -> None:
     state = DenoisingState.from_canvas([[1, None, 3, None], [4, None, None, None]], mask_id=9)
     store = store_of()
-    assert not store.known(state).any()  # type: ignore[union-attr]
+    assert not store.known(state.tokens).any()  # type: ignore[union-attr]
     store.note(plain_view(state), work_on([[1, 2], [0, 0]]))
     assert store.computed_for.tolist() == [[NO_TOKEN, 9, 3, NO_TOKEN], [4, NO_TOKEN, NO_TOKEN, NO_TOKEN]]
-    known = store.known(state)
+    known = store.known(state.tokens)
     assert known is not None and known.tolist() == [[False, True, True, False], [True, False, False, False]]
 
 
@@ -190,7 +190,7 @@ class Batch:
         predictor, state = contract.model(self.family).predictor, self.state
         window: Window = self.schedule.window(state, None)
         canvas = plain_view(state)
-        wanted, known = self.policy.frozen(state, window, None), self.store.known(state)
+        wanted, known = self.policy.frozen(state, window, None), self.store.known(state.tokens)
         frozen = None if wanted is None or known is None else wanted & known
         work = plan(canvas, window, self.decoder.asks(state, window, canvas), frozen, predictor.facts.shift)
         with torch.inference_mode():

@@ -3,9 +3,12 @@
 import pytest
 
 from unmask.caches import CACHES, CachePolicy
+from unmask.caches.fast_dllm import NoCache
 from unmask.core.compose import check_composition
-from unmask.core.schedules import SCHEDULES, Schedule, Sequential, Whole
-from unmask.decoders import DECODERS, Decoder
+from unmask.core.schedules import SCHEDULES, Pipelined, Schedule, Sequential, Sliding, Whole
+from unmask.decoders import Decoder
+from unmask.decoders.quota import LowConfidence
+from unmask.decoders.threshold import Threshold
 from unmask.errors import CompositionError
 
 
@@ -29,11 +32,21 @@ class Pinned(CachePolicy):
     fixed_canvas = True
 
 
-def test_every_part_of_the_package_goes_with_every_other() -> None:
-    for decoder in DECODERS.values():
-        for schedule in SCHEDULES.values():
-            for cache in CACHES.values():
-                check_composition(decoder(), schedule(), cache())
+class Exact(CachePolicy):
+    exact = True
+
+
+def test_a_method_without_special_needs_goes_with_every_schedule_and_cache() -> None:
+    for schedule in SCHEDULES.values():
+        for cache in CACHES.values():
+            check_composition(Threshold(), schedule(), cache(), "block_causal" if schedule.grows else "bidirectional")
+
+
+@pytest.mark.parametrize("schedule", [Sliding(), Pipelined()])
+def test_steps_are_not_spread_over_windows_that_overlap(schedule: Schedule) -> None:
+    with pytest.raises(CompositionError, match=r"LowConfidence cannot spread .* windows overlap. Leave steps out"):
+        check_composition(LowConfidence(steps=4), schedule, NoCache())
+    check_composition(LowConfidence(), schedule, NoCache())
 
 
 def test_a_method_that_names_its_schedule_runs_on_no_other() -> None:
@@ -57,7 +70,8 @@ def test_a_growing_schedule_does_not_go_with_a_cache_that_needs_the_same_slots()
         check_composition(Decoder(), Growing(), Pinned(), "block_causal")
 
 
-def test_a_growing_schedule_on_a_bidirectional_model_is_a_warning() -> None:
-    with pytest.warns(UserWarning, match="Growing is meant for block-causal models"):
-        check_composition(Decoder(), Growing(), CachePolicy())
-    check_composition(Decoder(), Growing(), CachePolicy(), "block_causal")
+def test_an_exact_cache_on_a_bidirectional_model_is_a_warning() -> None:
+    with pytest.warns(UserWarning, match="Exact is exact on block-causal models"):
+        check_composition(Decoder(), Growing(), Exact())
+    check_composition(Decoder(), Growing(), Exact(), "block_causal")
+    check_composition(Decoder(), Growing(), CachePolicy())

@@ -25,7 +25,7 @@ from unmask.decoders.threshold import Threshold
 from unmask.errors import RequestError
 
 MASK, END = 9, 8
-STATE_FIELDS = [field.name for field in fields(DenoisingState) if field.name != "mask_id"]
+STATE_FIELDS = [field.name for field in fields(DenoisingState) if field.name not in ("mask_id", "end_ids", "shift")]
 EVENT_FIELDS = ("row", "step", "kind", "slot", "token", "confidence", "passes")
 
 
@@ -43,7 +43,7 @@ class Fickle(Decoder):
 
 def recorded() -> tuple[DenoisingState, list[Step]]:
     """Two ragged rows: the first revokes and recommits, and is closed behind its end token; the second ends earlier."""
-    state = DenoisingState.start([[0], [0, 0]], [5, 2], mask_id=MASK)
+    state = DenoisingState.start([[0], [0, 0]], [5, 2], mask_id=MASK, end_ids=(END,), shift=1)
     script = [
         [{1: (1, 0.95), 2: (2, 0.6)}, {2: (2, 0.97)}, {1: (3, 0.95), 3: (END, 0.91)}, {4: (4, 0.92), 5: (4, 0.92)}],
         [{2: (5, 0.9), 3: (6, 0.7)}, {3: (6, 0.9)}, {2: (7, 0.9)}],
@@ -53,7 +53,7 @@ def recorded() -> tuple[DenoisingState, list[Step]]:
 
 
 def assert_states_equal(one: DenoisingState, other: DenoisingState) -> None:
-    assert one.mask_id == other.mask_id
+    assert (one.mask_id, one.end_ids, one.shift) == (other.mask_id, other.end_ids, other.shift)
     for name in STATE_FIELDS:
         assert torch.equal(getattr(one, name), getattr(other, name)), name
 
@@ -261,11 +261,11 @@ def broken(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> Pat
     return path
 
 
-@pytest.mark.parametrize("missing", ["start.tokens", "slot", "mask_id", "facts"])
+@pytest.mark.parametrize("missing", ["start.tokens", "slot", "model", "facts"])
 def test_a_trajectory_file_with_a_part_missing_is_refused(tmp_path: Path, missing: str) -> None:
     Trajectory.collect(*recorded()).save(tmp_path / "whole")
     tensors = load_file(tmp_path / "whole")
-    notes = {"mask_id": "9", "facts": json.dumps({})}
+    notes = {"model": json.dumps({"mask_id": 9, "end_ids": [], "shift": 0}), "facts": json.dumps({})}
     tensors.pop(missing, None), notes.pop(missing, None)
     with pytest.raises(RequestError, match='less" is not a trajectory: '):
         Trajectory.load(broken(tmp_path / "less", tensors, notes))

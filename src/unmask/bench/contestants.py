@@ -23,7 +23,7 @@ class Contestant:
 
     name: str  # what tables call it
     decoder: str | Decoder
-    schedule: str | Schedule | None = None  # None = the one the method needs, else blocks of 32
+    schedule: str | Schedule | None = None  # None = see `Recipe.of`
     cache: str | CachePolicy = "none"
     temperature: float = 0.0  # 0 = greedy
     stop: Literal["tail", "block", "none"] = "tail"
@@ -36,14 +36,12 @@ class Contestant:
             UnknownNameError, RequestError, CompositionError: see `Recipe.of`.
         """
         sampling = Sampling(temperature=self.temperature)
-        return Recipe.of(
-            self.decoder, self.schedule, self.cache, sampling=sampling, stop=self.stop, attention=facts.attention
-        )
+        return Recipe.of(self.decoder, self.schedule, self.cache, sampling=sampling, stop=self.stop, facts=facts)
 
 
 BASELINES = (
-    Contestant("1 token/step", "low-confidence", "sequential(block_length=32)", baseline="A"),
-    Contestant("threshold 0.9", "threshold(threshold=0.9)", "sequential(block_length=32)", baseline="B"),
+    Contestant("1 token/step", "low-confidence", baseline="A"),
+    Contestant("threshold 0.9", "threshold(threshold=0.9)", baseline="B"),
 )
 
 

@@ -43,9 +43,13 @@ class KVStore:
         self, layer: int, k: Float[Tensor, "b g r d"], v: Float[Tensor, "b g r d"], work: ForwardPlan
     ) -> tuple[Float[Tensor, "b g s d"], Float[Tensor, "b g s d"]]:
         """Hand in the fresh rows of a layer, get keys and values of every slot."""
-        if not self.keeps:
-            return k, v
         num_slots = self.computed_for.shape[1]
+        if not self.keeps:
+            if work.everything:
+                return k, v
+            size = (k.shape[0], k.shape[1], work.visible.shape[1], k.shape[3])
+            where = work.rows[:, None, :, None].expand_as(k)
+            return k.new_zeros(size).scatter_(2, where, k), v.new_zeros(size).scatter_(2, where, v)
         if work.everything:
             if layer == len(self.keys):
                 self.keys.append(k[:, :, :num_slots])
@@ -65,9 +69,13 @@ class KVStore:
         self.keys[layer], self.values[layer] = keys[:, :, :num_slots], values[:, :, :num_slots]
         return keys, values
 
-    def known(self, state: DenoisingState) -> Bool[Tensor, "b l"] | None:
-        """Slots with stored values; None when nothing is kept."""
-        return self.computed_for != NO_TOKEN if self.keeps else None
+    def known(self, shown: Int[Tensor, "b l"]) -> Bool[Tensor, "b l"] | None:
+        """Slots with values stored for the token they show now; None when nothing is kept."""
+        return self.computed_for == shown if self.keeps else None
+
+    def computed(self, work: ForwardPlan) -> Int[Tensor, " b"]:
+        """Hidden states that the forward pass just done has computed, per row (the mean over layers, rounded up)."""
+        return work.num_rows
 
     def note(self, canvas: Canvas, work: ForwardPlan) -> None:
         """Remember for which token every computed slot was computed."""
@@ -79,7 +87,7 @@ class KVStore:
 
     def take_rows(self, rows: Int[Tensor, " n"]) -> "KVStore":
         """The same store for some of its rows."""
-        taken = KVStore(len(rows), self.computed_for.shape[1], self.keeps, self.prompt_length[rows])
+        taken = self._like(len(rows), self.computed_for.shape[1], self.prompt_length[rows])
         taken.keys, taken.values = [k[rows] for k in self.keys], [v[rows] for v in self.values]
         taken.computed_for = self.computed_for[rows]
         return taken
@@ -90,13 +98,16 @@ class KVStore:
         num_slots = max(self.computed_for.shape[1], other.computed_for.shape[1])
         parts = (self._widened(num_slots), other._widened(num_slots))
         prompt_length = torch.cat([p.prompt_length for p in parts])
-        joined = KVStore(len(prompt_length), num_slots, self.keeps, prompt_length)
+        joined = self._like(len(prompt_length), num_slots, prompt_length)
         joined.computed_for = torch.cat([p.computed_for for p in parts])
         filled = next((p for p in parts if p.keys), None)
         for layer in range(len(filled.keys) if filled else 0):
             joined.keys.append(torch.cat([p._layer(p.keys, layer, filled) for p in parts]))
             joined.values.append(torch.cat([p._layer(p.values, layer, filled) for p in parts]))
         return joined
+
+    def _like(self, num_rows: int, num_slots: int, prompt_length: Int[Tensor, " b"]) -> "KVStore":
+        return type(self)(num_rows, num_slots, self.keeps, prompt_length)
 
     def _layer(self, tensors: list[Tensor], layer: int, like: "KVStore | None") -> Tensor:
         if tensors:
@@ -106,7 +117,7 @@ class KVStore:
 
     def _widened(self, num_slots: int) -> "KVStore":
         extra = num_slots - self.computed_for.shape[1]
-        wide = KVStore(len(self.computed_for), num_slots, self.keeps, self.prompt_length)
+        wide = self._like(len(self.computed_for), num_slots, self.prompt_length)
         wide.computed_for = functional.pad(self.computed_for, (0, extra), value=NO_TOKEN)
         wide.keys = [functional.pad(k, (0, 0, 0, extra)) for k in self.keys]
         wide.values = [functional.pad(v, (0, 0, 0, extra)) for v in self.values]
@@ -127,6 +138,10 @@ class CachePolicy:
     def frozen(self, state: DenoisingState, window: Window, memory: Memory) -> Bool[Tensor, "b l"] | None:
         """Slots whose stored keys and values stand in at this step; None = compute everything."""
         raise NotImplementedError
+
+    def open_store(self, state: DenoisingState) -> KVStore:
+        """A fresh store for these rows; caches that keep more than keys and values bring a subclass."""
+        return KVStore(state.num_rows, state.num_slots, self.keeps, state.prompt_length)
 
     def run_block(
         self,

@@ -77,7 +77,7 @@ def _watch(model: "Model", problem: "Problem", title: str, console: "Console") -
     from unmask.generation import Recipe, start_state
     from unmask.show.terminal import Screen
 
-    recipe = Recipe.of(PARALLEL, attention=model.facts.attention)
+    recipe = Recipe.of(PARALLEL, facts=model.facts)
     state = start_state(model, [problem.prompt], LENGTH)
     if console.is_terminal:
         with Screen(console, title) as screen:

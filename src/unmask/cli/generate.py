@@ -80,7 +80,7 @@ def generate(
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     stopping = Stopping(stop.value, hold_end)
     loaded = load(model, device=device, dtype=dtype).guided(guidance)
-    recipe = Recipe.of(method, plan, policy, sampling=sampling, stop=stopping, attention=loaded.facts.attention)
+    recipe = Recipe.of(method, plan, policy, sampling=sampling, stop=stopping, facts=loaded.facts)
     state = start_state(loaded, [question], length, seed)
     facts = {"seed": str(seed), "guidance": str(guidance)}
     terminal = console_for("stderr")

@@ -1,6 +1,6 @@
 """What the model is shown, and which rows of it have to be computed.
 
-Shape letters: b batch rows, l canvas slots, s canvas slots plus extra ones, r computed rows, a asked targets.
+Shape letters: b batch rows, l canvas slots, e extra slots, s both, r computed rows, a asked targets.
 """
 
 from dataclasses import dataclass
@@ -22,6 +22,8 @@ class Canvas:
     positions: Int[Tensor, "b s"]  # rotary index of each slot
     attends: Bool[Tensor, "b s s"] | None = None  # query sees key; None = everything visible
     extra: int = 0  # trailing slots that are not part of the answer
+    targets: Int[Tensor, "b e"] | None = None  # per extra slot: the slot it speaks about, -1 = it is only a key
+    extra_exists: Bool[Tensor, "b e"] | None = None  # per extra slot: False on padding; None = no padding
 
     @property
     def num_answer_slots(self) -> int:
@@ -65,12 +67,15 @@ def plan(
         shift: 0 when a row speaks for its own slot, 1 when it speaks for its right neighbour.
     """
     visible = functional.pad(window.visible, (0, canvas.extra), value=True)
+    if canvas.extra_exists is not None:
+        visible = torch.cat((window.visible, canvas.extra_exists), dim=1)
     asked, num_asked = pack(asks)
     speaking = torch.where(asked < canvas.num_answer_slots, (asked - shift).clamp_min(0), asked)
-    if frozen is None:
+    whole = frozen is None and int(visible.sum(-1).max()) == visible.shape[1]
+    if frozen is None and whole:
         rows = torch.arange(canvas.tokens.shape[1], device=asked.device).expand_as(canvas.tokens)
         return ForwardPlan(rows, visible.sum(-1), asked, num_asked, speaking, visible, everything=True)
-    needed = visible & ~frozen | asks
+    needed = visible | asks if frozen is None else visible & ~frozen | asks
     if shift:
         needed = needed | torch.zeros_like(needed).scatter(1, speaking, (num_asked > 0)[:, None].expand_as(speaking))
     rows, num_rows = pack(needed)

@@ -19,6 +19,21 @@ def check_composition(decoder: Any, schedule: Schedule, cache: Any, attention: s
         CompositionError: the pair is senseless; the message names a way out.
     """
     method, policy, plan = type(decoder).__name__, type(cache).__name__, type(schedule).__name__
+    if decoder.spreads and schedule.overlaps:
+        raise CompositionError(
+            f"{method} cannot spread a number of steps over {plan}: its windows overlap. Leave steps out, or use "
+            'schedule="sequential".'
+        )
+    if decoder.revokes and schedule.grows:
+        raise CompositionError(
+            f"{method} cannot run on {plan}: it opens blocks by the share that is decided, and a revocation would turn "
+            'that back. Use schedule="sequential".'
+        )
+    if decoder.branches > 1 and cache.fixed_canvas:
+        raise CompositionError(
+            f"{method} cannot run with {policy}: its candidate canvases come and go, the cache needs the same one at "
+            'every step. Use cache="dual" or "none".'
+        )
     if decoder.schedule is not None and not isinstance(schedule, decoder.schedule):
         raise CompositionError(
             f"{method} cannot run on the schedule {plan}: it works on {decoder.schedule.__name__} only. Leave the "
@@ -34,8 +49,8 @@ def check_composition(decoder: Any, schedule: Schedule, cache: Any, attention: s
             f"{plan} cannot run with {policy}: the schedule lets the canvas grow, the cache needs the same slots at "
             'every step. Use schedule="sequential" or another cache.'
         )
-    if schedule.grows and attention == "bidirectional":
+    if cache.exact and cache.keeps and attention == "bidirectional":
         warnings.warn(
-            f"{plan} is meant for block-causal models; on this bidirectional one its cached values are approximate",
+            f"{policy} is exact on block-causal models; on this bidirectional one its stored values are approximate",
             stacklevel=2,
         )

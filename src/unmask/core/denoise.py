@@ -29,8 +29,12 @@ Memory = Any
 class Store(Protocol):
     """What the predictor remembers between forward passes (keys and values)."""
 
-    def known(self, state: DenoisingState) -> Bool[Tensor, "b l"] | None:
-        """Slots with stored keys and values; None when nothing is ever stored."""
+    def known(self, shown: Int[Tensor, "b l"]) -> Bool[Tensor, "b l"] | None:
+        """Slots with keys and values stored for the token they show now; None when nothing is ever stored."""
+        ...
+
+    def computed(self, work: ForwardPlan) -> Int[Tensor, " b"]:
+        """Hidden states that the forward pass just done has really computed, per row."""
         ...
 
     def note(self, canvas: Canvas, work: ForwardPlan) -> None:
@@ -87,6 +91,9 @@ class Method(Protocol):
     def revokes(self) -> bool: ...
     @property
     def idles(self) -> bool: ...
+    @property
+    def branches(self) -> int: ...
+    def fork(self, state: DenoisingState, memory: Memory) -> DenoisingState: ...
     def begin(self, state: DenoisingState) -> Memory: ...
     def view(self, state: DenoisingState, window: Window, memory: Memory) -> Canvas: ...
     def asks(self, state: DenoisingState, window: Window, canvas: Canvas) -> Bool[Tensor, "b s"]: ...
@@ -102,8 +109,8 @@ class Step:
     row_ids: Int[Tensor, " b"]  # which rows of the first state these are
     before: DenoisingState
     window: Window
-    canvas: Canvas
-    prediction: Prediction
+    canvas: Canvas  # with branches: the canvas that won
+    prediction: Prediction  # about this canvas
     move: Move
     filled: Bool[Tensor, "b l"]  # masked slots closed behind an end token, no work of the model
     after: DenoisingState
@@ -128,7 +135,7 @@ def denoise(
         state: canvases to start from; any pattern of given and masked slots, of any lengths.
         decoder: what the model sees and which slots change.
         schedule: where a step may act.
-        cache: which slots need not be recomputed.
+        cache: which slots need not be recomputed; one whose token has changed since is recomputed in any case.
 
     Raises:
         StalledDecoding: a step that changed nothing although its window obliges it to commit.
@@ -146,29 +153,41 @@ def denoise(
             running = (state, row_ids, memory, schedule_memory, cache_memory, store, window)
             running = tree.take(running, live.nonzero()[:, 0])
             state, row_ids, memory, schedule_memory, cache_memory, store, window = running
-        canvas = decoder.view(state, window, memory)
-        frozen = _frozen(cache.frozen(state, window, cache_memory), store.known(state), canvas.extra)
-        work = plan(canvas, window, decoder.asks(state, window, canvas), frozen, predictor.facts.shift)
+        scene, scene_memory = (state, window), cache_memory
+        if decoder.branches > 1:
+            fan = torch.arange(state.num_rows, device=state.tokens.device).repeat_interleave(decoder.branches)
+            shown = decoder.fork(state, memory)
+            scene_memory, store = tree.take((cache_memory, store), fan)
+            scene = shown, schedule.window(shown, tree.take(schedule_memory, fan))
+        canvas = decoder.view(*scene, memory)
+        frozen = _frozen(cache.frozen(*scene, scene_memory), store, canvas)
+        work = plan(canvas, scene[1], decoder.asks(*scene, canvas), frozen, predictor.facts.shift)
         with torch.inference_mode():
             logits = ban(predictor(canvas, work, cache, store), sampling.forbid)
         store.note(canvas, work)
-        prediction = Prediction(logits, work, canvas.tokens.shape[1], sampling, Noise(state.seed, state.step))
+        computed = store.computed(work) * predictor.passes
+        noise = Noise(scene[0].seed, scene[0].step)
+        prediction = Prediction(logits, work, canvas.tokens.shape[1], sampling, noise, targets=canvas.targets)
         if stop.hold_end:
-            prediction = prediction.hold(stop.held(state, window, prediction, predictor.facts.end_ids))
-        decision = decoder.decide(state, window, prediction, memory)
+            prediction = prediction.hold(stop.held(*scene, prediction, predictor.facts.end_ids))
+        decision = decoder.decide(*scene, prediction, memory)
         move, memory = decision if isinstance(decision, tuple) else (decision, memory)
+        if decoder.branches > 1:
+            assert move.branch is not None, "a decoder with branches says which one won"
+            winners = torch.arange(state.num_rows, device=state.tokens.device) * decoder.branches + move.branch
+            canvas, prediction, store = tree.take((canvas, prediction, store), winners)
+            computed = computed.view(-1, decoder.branches).sum(-1)
         if not decoder.idles and bool((window.must.any(-1) & ~move.changes).any()):
             raise StalledDecoding(f"{decoder} changed nothing at a step that has to commit at least one slot")
         before, after = state, state.apply(move)
         filled = stop.tail(after, window, predictor.facts.end_ids, decoder.revokes)
         state = after.fill(filled, torch.full_like(after.step, predictor.facts.end_ids[0])) if filled.any() else after
-        yield Step(row_ids, before, window, canvas, prediction, move, filled, state, work.num_rows * predictor.passes)
+        yield Step(row_ids, before, window, canvas, prediction, move, filled, state, computed)
 
 
-def _frozen(
-    wanted: Bool[Tensor, "b l"] | None, known: Bool[Tensor, "b l"] | None, extra: int
-) -> Bool[Tensor, "b s"] | None:
-    """Frozen slots in canvas space: only slots with stored values can be, and extra ones never."""
+def _frozen(wanted: Bool[Tensor, "b l"] | None, store: Store, canvas: Canvas) -> Bool[Tensor, "b s"] | None:
+    """Frozen slots in canvas space: those whose stored values belong to the token they show, and never extra ones."""
+    known = store.known(canvas.tokens[:, : canvas.num_answer_slots])
     if wanted is None or known is None:
         return None
-    return functional.pad(wanted & known, (0, extra))
+    return functional.pad(wanted & known, (0, canvas.extra))

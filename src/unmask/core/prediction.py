@@ -30,6 +30,7 @@ class Prediction:
     sampling: Sampling
     noise: Noise
     held: Bool[Tensor, "b s"] | None = None  # asked, but may not be committed at this step
+    targets: Int[Tensor, "b e"] | None = None  # per extra slot: the slot it speaks about, -1 = none
 
     @cached_property
     def known(self) -> Bool[Tensor, "b s"]:
@@ -61,9 +62,46 @@ class Prediction:
         best = self._distribution.topk(min(2, self.logits.shape[-1]), dim=-1).values
         return self._spread(best[..., 0] - best[..., 1:].sum(-1), 0.0)
 
-    def confidence_in(self, tokens: Int[Tensor, "b s"]) -> Float[Tensor, "b s"]:
-        """Probability of the given token at every known slot, 0..1."""
+    @cached_property
+    def gap(self) -> Float[Tensor, "b s"]:
+        """Largest logit minus the second largest, noise-free; 0 at slots nobody asked about."""
+        best = self.logits.to(self.sampling.precision).topk(min(2, self.logits.shape[-1]), dim=-1).values
+        return self._spread(best[..., 0] - best[..., 1:].sum(-1), 0.0)
+
+    def confidence_in(self, tokens: Int[Tensor, "b l"]) -> Float[Tensor, "b s"]:
+        """Probability of the given token at every asked slot, 0..1. An extra slot is asked for its target's token."""
+        if self.targets is not None:
+            tokens = torch.cat((tokens, tokens.gather(1, self.targets.clamp_min(0))), dim=1)
         return self._spread(self._probabilities_of(tokens.gather(1, self.work.asked)), 0.0)
+
+    def echo(self, values: Tensor, default: bool | int | float) -> Tensor:
+        """What the extra slots say, (b, l): the value of each extra slot at the slot it speaks about.
+
+        Args:
+            values: any summary of this prediction, (b, s).
+            default: at slots no extra slot speaks about.
+        """
+        assert self.targets is not None, "this canvas has no extra slots"
+        num_answer_slots = self.num_slots - self.targets.shape[1]
+        target = torch.where(self.targets < 0, num_answer_slots, self.targets)
+        spread = values.new_full((values.shape[0], num_answer_slots + 1), default)
+        return spread.scatter(1, target, values[:, num_answer_slots:])[:, :num_answer_slots]
+
+    def likeliest(self, count: int) -> tuple[Int[Tensor, "b s n"], Float[Tensor, "b s n"]]:
+        """The `count` most likely tokens of every asked slot and their probabilities, best first; 0 elsewhere."""
+        best = self._distribution.topk(min(count, self.logits.shape[-1]), dim=-1)
+        return self._spread(best.indices, 0), self._spread(best.values, 0.0)
+
+    def kl_from(self, previous: "Prediction") -> Float[Tensor, "b s"]:
+        """KL(now || previous) of every slot asked about both times, nats; infinite elsewhere."""
+        now, before = (
+            one._distribution.clamp_min(torch.finfo(one.sampling.precision).tiny) for one in (self, previous)
+        )
+        rank = previous._spread(torch.arange(before.shape[1], device=before.device).expand(before.shape[:2]), -1)
+        place = rank.gather(1, self.work.asked)
+        old = before.gather(1, place.clamp_min(0)[..., None].expand(-1, -1, before.shape[-1]))
+        divergence = (now * (now.log() - old.log())).sum(-1)
+        return self._spread(torch.where(place < 0, float("inf"), divergence), float("inf"))
 
     def hold(self, slots: Bool[Tensor, "b s"]) -> "Prediction":
         """The same prediction, with some slots barred from being committed at this step."""
@@ -94,8 +132,10 @@ class Prediction:
         return self._distribution.gather(-1, tokens[..., None])[..., 0]
 
     def _spread(self, values: Tensor, default: bool | int | float) -> Tensor:
-        """Values of the asked slots, (b, a), in canvas space, (b, s)."""
+        """Values of the asked slots, (b, a) or (b, a, n), in canvas space."""
         ranks = torch.arange(values.shape[1], device=values.device)[None]
         target = torch.where(ranks < self.work.num_asked[:, None], self.work.asked, self.num_slots)
-        spread = torch.full((values.shape[0], self.num_slots + 1), default, dtype=values.dtype, device=values.device)
+        size, beyond = (values.shape[0], self.num_slots + 1), values.shape[2:]
+        spread = torch.full((*size, *beyond), default, dtype=values.dtype, device=values.device)
+        target = target.view(*target.shape, *[1] * len(beyond)).expand_as(values)
         return spread.scatter(1, target, values)[:, : self.num_slots]  # padding went to the surplus slot

@@ -24,6 +24,7 @@ class Move:
     commit: Bool[Tensor, "b l"]  # masked slots that receive tokens
     tokens: Int[Tensor, "b l"]  # read where commit is True
     revoke: Bool[Tensor, "b l"] | None = None  # committed slots that become masked again
+    branch: Int[Tensor, " b"] | None = None  # which candidate canvas won, if there were several
 
     @property
     def changes(self) -> Bool[Tensor, " b"]:
@@ -36,7 +37,8 @@ class Move:
 class DenoisingState:
     """Where every row stands. Immutable; `apply` answers with the successor.
 
-    `masked` is the truth and is never inferred from `tokens == mask_id`: a model may predict the mask token.
+    `masked` is the truth and is never inferred from `tokens == mask_id`: a model may predict the mask token. The last
+    three fields are facts of the model that laying out a canvas takes; decoders leave them to `core/extras.py`.
     """
 
     tokens: Int[Tensor, "b l"]  # mask_id where masked
@@ -48,6 +50,8 @@ class DenoisingState:
     step: Int[Tensor, " b"]  # forward passes this row has had
     seed: Int[Tensor, " b"]  # noise stream of the row, whatever its batch mates
     mask_id: int
+    end_ids: tuple[int, ...] = ()  # tokens that end an answer
+    shift: int = 0  # 1 where the row left of a slot speaks for it
 
     @classmethod
     def start(
@@ -56,6 +60,8 @@ class DenoisingState:
         lengths: int | Sequence[int],
         *,
         mask_id: int,
+        end_ids: tuple[int, ...] = (),
+        shift: int = 0,
         seeds: int | Sequence[int] = 0,
         device: torch.device | str = "cpu",
     ) -> "DenoisingState":
@@ -65,6 +71,7 @@ class DenoisingState:
             prompts: token ids per row, any lengths.
             lengths: answer slots, one number for all rows or one per row, each >= 1.
             mask_id: id shown to the model at masked slots.
+            end_ids, shift: what the model's facts say.
             seeds: one per row, or one number `s`: row i then draws from stream `s + i`.
 
         Raises:
@@ -79,7 +86,8 @@ class DenoisingState:
             if length < 1:
                 raise RequestError(f"length must be at least 1: got length={length} for prompt {row}")
         canvases = [[*prompt, *[None] * length] for prompt, length in zip(prompts, lengths, strict=True)]
-        return cls.from_canvas(canvases, mask_id=mask_id, seeds=seeds, device=device)
+        facts = {"mask_id": mask_id, "end_ids": end_ids, "shift": shift}
+        return cls.from_canvas(canvases, **facts, seeds=seeds, device=device)  # type: ignore[arg-type]
 
     @classmethod
     def from_canvas(
@@ -87,6 +95,8 @@ class DenoisingState:
         canvases: Sequence[Sequence[int | None]],
         *,
         mask_id: int,
+        end_ids: tuple[int, ...] = (),
+        shift: int = 0,
         seeds: int | Sequence[int] = 0,
         device: torch.device | str = "cpu",
     ) -> "DenoisingState":
@@ -125,6 +135,8 @@ class DenoisingState:
             step=torch.zeros(size[0], dtype=torch.long),
             seed=torch.tensor(seeds),
             mask_id=mask_id,
+            end_ids=end_ids,
+            shift=shift,
         )
         return state.to(device)
 

@@ -112,7 +112,8 @@ class Trajectory:
         tensors = {f"start.{name}": getattr(self.start, name).contiguous() for name in _STATE_FIELDS}
         for name in _EVENT_FIELDS:
             tensors[name] = getattr(self, name).contiguous()
-        notes = {"format": FORMAT, "mask_id": str(self.start.mask_id), "facts": json.dumps(self.facts)}
+        about = {"mask_id": self.start.mask_id, "end_ids": self.start.end_ids, "shift": self.start.shift}
+        notes = {"format": FORMAT, "model": json.dumps(about), "facts": json.dumps(self.facts)}
         partial = path.with_name(path.name + ".part")
         try:
             save_file(tensors, partial, metadata=notes)
@@ -141,11 +142,13 @@ class Trajectory:
         if notes.get("format") != FORMAT:
             raise RequestError(f'"{path}" is not a trajectory: its format is {notes.get("format")}, wanted {FORMAT}')
         wanted = {f"start.{name}" for name in _STATE_FIELDS} | set(_EVENT_FIELDS)
-        if set(tensors) != wanted or not {"mask_id", "facts"} <= set(notes):
-            wrong = ", ".join(sorted(set(tensors) ^ wanted)) or "mask_id or facts"
+        if set(tensors) != wanted or not {"model", "facts"} <= set(notes):
+            wrong = ", ".join(sorted(set(tensors) ^ wanted)) or "model or facts"
             raise RequestError(f'"{path}" is not a trajectory: missing or unknown parts: {wrong}')
         start = {name: tensors.pop(f"start.{name}") for name in _STATE_FIELDS}
-        state = DenoisingState(mask_id=int(notes["mask_id"]), **start)
+        about = json.loads(notes["model"])
+        about["end_ids"] = tuple(about["end_ids"])
+        state = DenoisingState(**start, **about)
         return cls(start=state, facts=json.loads(notes["facts"]), **tensors)
 
 

@@ -19,6 +19,7 @@ class Window:
     visible: Bool[Tensor, "b l"]  # slots that exist for the model at this step
     must: Bool[Tensor, "b l"]  # slots of which at least one has to be committed
     age: Int[Tensor, " b"]  # steps since this window was opened, 0 = just opened
+    group: Int[Tensor, "b l"] | None = None  # `must` holds for each group on its own; None = one group
 
     @cached_property
     def first(self) -> Int[Tensor, " b"]:

@@ -29,6 +29,7 @@ class Decoder:
 
     revokes: ClassVar[bool] = False  # may it take tokens back? (streaming and stopping ask)
     reshapes: ClassVar[bool] = False  # may view() add slots? (caches ask)
+    overreaches: ClassVar[bool] = False  # may it commit visible slots outside the window? (Prophet does)
     schedule: ClassVar[type[Schedule] | None] = None  # set when the method needs one kind of schedule
 
     @property
@@ -36,22 +37,43 @@ class Decoder:
         """May a step commit nothing although masked slots are open? Only methods with a fixed number of steps."""
         return False
 
+    @property
+    def branches(self) -> int:
+        """Candidate canvases per row; above 1, `fork` makes them and `decide` sees them all."""
+        return 1
+
+    @property
+    def spreads(self) -> bool:
+        """Does it spread a number of steps over windows? Then windows may not overlap."""
+        return False
+
     def begin(self, state: DenoisingState) -> Memory:
         """First memory of these rows: None, or a tree of tensors whose first dimension is the batch."""
         return None
+
+    def fork(self, state: DenoisingState, memory: Memory) -> DenoisingState:
+        """The candidate canvases of this step: `branches` rows for each row, side by side, the first one as it is."""
+        raise NotImplementedError
 
     def view(self, state: DenoisingState, window: Window, memory: Memory) -> Canvas:
         """What the model is shown at this step."""
         return plain_view(state)
 
     def asks(self, state: DenoisingState, window: Window, canvas: Canvas) -> Bool[Tensor, "b s"]:
-        """Slots whose distribution this step needs: every masked open slot, and every extra one."""
-        return functional.pad(state.masked & window.open, (0, canvas.extra), value=True)
+        """Slots whose distribution this step needs: every masked open slot, and every extra one that speaks."""
+        asked = state.masked & window.open
+        if canvas.targets is None:
+            return functional.pad(asked, (0, canvas.extra), value=True)
+        return torch.cat((asked, canvas.targets >= 0), dim=1)
 
     def decide(
         self, state: DenoisingState, window: Window, prediction: Prediction, memory: Memory
     ) -> Move | tuple[Move, Memory]:
-        """The move of this step, with the next memory if the method has one."""
+        """The move of this step, with the next memory if the method has one.
+
+        With branches, `state`, `window` and `prediction` have a row per candidate canvas; the move has a row per row,
+        says in `branch` which candidate won, and commits whatever that one holds beyond the first.
+        """
         raise NotImplementedError
 
     @staticmethod

@@ -27,10 +27,10 @@ FIRST_TIME, LAST_TIME = 1.0, 1e-3  # Dream's time grid runs from 1 to eps
 Compat = Literal["none", "dream", "fast-dllm"]
 
 
-def steps_of_window(steps: int | None, state: DenoisingState, window: Window) -> Int[Tensor, " b"]:
+def steps_of_window(steps: int | None, state: DenoisingState, window: Window, idle: bool = False) -> Int[Tensor, " b"]:
     """How many of a row's `steps` belong to the open window: its share by length, at least 1, all windows summing up.
 
-    `steps=None` means one step per slot.
+    `steps=None` means one step per slot; more steps than slots are cut to one per slot unless steps may be `idle`.
     """
     size = window.open.sum(-1)
     if steps is None:
@@ -38,7 +38,8 @@ def steps_of_window(steps: int | None, state: DenoisingState, window: Window) ->
     total = state.answer.sum(-1).clamp_min(1)
     start = (state.answer & (state.slots < window.first[:, None])).sum(-1)
     until, since = (_round_half_up(steps * edge, total) for edge in (start + size, start))
-    return torch.minimum((until - since).clamp_min(1), size.clamp_min(1))
+    planned = (until - since).clamp_min(1)
+    return planned if idle else torch.minimum(planned, size.clamp_min(1))
 
 
 def _round_half_up(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -89,12 +90,16 @@ class Quota(Decoder):
     def idles(self) -> bool:
         return self.compat != "none"
 
+    @property
+    def spreads(self) -> bool:
+        return self.steps is not None
+
     def decide(self, state: DenoisingState, window: Window, prediction: Prediction, memory: Memory) -> Move:
         among = self.eligible(state, window, prediction)
         if self.compat == "none":
             count = quota(self.steps, state, window)
         else:
-            planned = steps_of_window(self.steps, state, window)
+            planned = steps_of_window(self.steps, state, window, idle=True)
             count = timetable(planned, window.age, (state.masked & window.open).sum(-1))
         commit = self.choose(state, prediction, among, count)
         if self.compat == "fast-dllm":
@@ -213,9 +218,13 @@ class Origin(Decoder):
     def idles(self) -> bool:
         return True
 
+    @property
+    def spreads(self) -> bool:
+        return True
+
     def decide(self, state: DenoisingState, window: Window, prediction: Prediction, memory: Memory) -> Move:
         among = self.eligible(state, window, prediction)
-        planned = steps_of_window(self.steps, state, window)
+        planned = steps_of_window(self.steps, state, window, idle=True)
         now, then = (FIRST_TIME - (FIRST_TIME - LAST_TIME) * (window.age + k) / planned for k in (0, 1))
         chance = torch.where(window.age >= planned - 1, 1.0, 1.0 - then / now)
         return self.move(state, among & (uniform(state, "order") < chance[:, None]), prediction)

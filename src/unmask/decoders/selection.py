@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.core.window import Window
+
 
 def rank(score: Float[Tensor, "b l"], among: Bool[Tensor, "b l"]) -> Int[Tensor, "b l"]:
     """Place of every slot when the slots `among` are sorted by falling score, 0 = best; the others come last."""
@@ -24,6 +26,20 @@ def top(score: Float[Tensor, "b l"], among: Bool[Tensor, "b l"], count: Int[Tens
 def best_only(score: Float[Tensor, "b l"], among: Bool[Tensor, "b l"]) -> Bool[Tensor, "b l"]:
     """The single best slot of each row; nothing in a row where none is allowed."""
     return top(score, among, torch.ones_like(among[:, 0], dtype=torch.long))
+
+
+def force(
+    score: Float[Tensor, "b l"], among: Bool[Tensor, "b l"], commit: Bool[Tensor, "b l"], window: Window
+) -> Bool[Tensor, "b l"]:
+    """The commits with the best slot added wherever the window obliges a group and nothing of it would be committed."""
+    if window.group is None:
+        idle = ~(commit & window.open).any(-1, keepdim=True)
+        return commit | best_only(score, among & window.must) & idle
+    for group in sorted(set(window.group[window.must].tolist())):
+        inside = window.group == group
+        idle = ~(commit & inside).any(-1, keepdim=True)
+        commit = commit | best_only(score, among & window.must & inside) & idle
+    return commit
 
 
 def first_only(among: Bool[Tensor, "b l"]) -> Bool[Tensor, "b l"]:

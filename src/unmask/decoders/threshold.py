@@ -18,7 +18,7 @@ from unmask.core.state import DenoisingState, Move
 from unmask.core.window import Window
 from unmask.decoders.base import Decoder, Memory
 from unmask.decoders.quota import check_steps, lead
-from unmask.decoders.selection import best_only, rank, top
+from unmask.decoders.selection import force, rank, top
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Threshold(Decoder):
         confidence = prediction.confidence[:, : state.num_slots]
         if self.steps is not None:
             among = self._considered(state, among, confidence)
-        commit = among & (confidence >= self.threshold) | best_only(confidence, among)
+        commit = force(confidence, among, among & (confidence >= self.threshold), window)
         if self.compat == "fast-dllm-dream":
             commit = lead(window, among, commit)
         return self.move(state, commit, prediction)
@@ -70,9 +70,11 @@ class Factor(Decoder):
         place = rank(confidence, among)
         bound = 1.0 - self.factor / (place + 2.0).to(confidence.dtype)
         if self.compat == "none":
-            return self.move(state, among & ((confidence > bound) | (place == 0)), prediction)
+            commit = among & ((confidence > bound) | (place == 0))
+            return self.move(state, force(confidence, among, commit, window), prediction)
         fails = among & (confidence < bound) & (place > 0)
         count = among.sum(-1)
         first_failing = torch.where(fails, place, state.num_slots).amin(-1)
         first_failing = torch.where(first_failing >= count - 1, count, first_failing)
-        return self.move(state, among & (place < first_failing[:, None]), prediction)
+        commit = among & (place < first_failing[:, None])
+        return self.move(state, force(confidence, among, commit, window), prediction)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
@@ -27,8 +27,11 @@ class GuidedStore:
     hidden: Bool[Tensor, "b l"]
     mask_id: int
 
-    def known(self, state: DenoisingState) -> Bool[Tensor, "b l"] | None:
-        return self.conditional.known(state)  # type: ignore[no-any-return]
+    def known(self, shown: Int[Tensor, "b l"]) -> Bool[Tensor, "b l"] | None:
+        return self.conditional.known(shown)  # type: ignore[no-any-return]
+
+    def computed(self, work: ForwardPlan) -> Int[Tensor, " b"]:
+        return self.conditional.computed(work)  # type: ignore[no-any-return]
 
     def note(self, canvas: Canvas, work: ForwardPlan) -> None:
         self.conditional.note(canvas, work)
@@ -60,6 +63,10 @@ class Guided:
     @property
     def passes(self) -> int:
         return 2 * self.inner.passes
+
+    def with_facts(self, facts: Any) -> "Guided":
+        """The same weights under other facts."""
+        return Guided(self.inner.with_facts(facts), self.scale)  # type: ignore[attr-defined]
 
     def open_store(self, state: DenoisingState, cache: Any) -> GuidedStore:
         first, second = (self.inner.open_store(state, cache) for _ in range(2))

@@ -34,7 +34,11 @@ class BackbonePredictor:
 
     def open_store(self, state: DenoisingState, cache: CachePolicy) -> KVStore:
         """A fresh store of keys and values for these rows."""
-        return KVStore(state.num_rows, state.num_slots, cache.keeps, state.prompt_length)
+        return cache.open_store(state)
+
+    def with_facts(self, facts: ModelFacts) -> "BackbonePredictor":
+        """The same weights under other facts (another block length, say)."""
+        return BackbonePredictor(self.backbone, facts)
 
     def __call__(self, canvas: Canvas, work: ForwardPlan, cache: CachePolicy, store: KVStore) -> Float[Tensor, "b a v"]:
         """Logits about the token at every asked slot, in the backbone's dtype; banned tokens are at -inf."""
