@@ -10,10 +10,11 @@ import unmask
 
 PACKAGE = Path(unmask.__file__).parent
 GROUND = {"errors", "registry"}  # know nothing of the package; everybody may use them
-DECODING = GROUND | {"core", "decoders", "caches", "models", "generation", "loading"}
+DECODING = GROUND | {"core", "decoders", "caches", "models", "presets", "generation", "loading"}
 ALLOWED = {
     "errors": set(),
     "registry": {"errors"},
+    "presets": {"errors"},
     "core": GROUND,
     "decoders": GROUND | {"core"},
     "caches": GROUND | {"core", "models.backbone"},  # Block and Rotary, the types that run_block speaks about

@@ -26,6 +26,8 @@ from unmask.errors import RequestError
 from unmask.models.facts import ModelFacts
 from unmask.models.guidance import Guided
 from unmask.models.text import Text
+from unmask.presets import Setting
+from unmask.presets import preset as preset_of
 from unmask.registry import call_of, spec_of
 
 Message = dict[str, str]
@@ -209,10 +211,11 @@ def denoise(
     model: Model,
     prompts: Sequence[Prompt],
     *,
-    decoder: str | Decoder = DEFAULT_DECODER,
+    decoder: str | Decoder | None = None,
     schedule: str | Schedule | None = None,
-    cache: str | CachePolicy = "none",
-    length: int | Sequence[int] = DEFAULT_LENGTH,
+    cache: str | CachePolicy | None = None,
+    preset: str | None = None,
+    length: int | Sequence[int] | None = None,
     temperature: float = 0.0,
     seed: int | Sequence[int] = 0,
     guidance: float = 0.0,
@@ -220,6 +223,7 @@ def denoise(
     sampling: Sampling | None = None,
 ) -> Iterator[Step]:
     """Decode step by step: yields one `Step` per forward pass. Options as in `generate`."""
+    decoder, schedule, cache, length = resolve(preset, decoder, schedule, cache, length)
     recipe = _recipe(model, decoder, schedule, cache, temperature, stop, sampling)
     return run(model.guided(guidance), start_state(model, prompts, length, seed), recipe)
 
@@ -230,6 +234,27 @@ def run(model: Model, state: DenoisingState, recipe: Recipe) -> Iterator[Step]:
     if isinstance(recipe.schedule, Blocks):
         model = model.in_blocks(recipe.schedule)
     return denoise_with(model.predictor, state, recipe.decoder, **parts)  # type: ignore[arg-type]
+
+
+def resolve(
+    preset: str | None,
+    decoder: str | Decoder | None,
+    schedule: str | Schedule | None,
+    cache: str | CachePolicy | None,
+    length: int | Sequence[int] | None,
+) -> tuple[str | Decoder, str | Schedule | None, str | CachePolicy, int | Sequence[int]]:
+    """What was asked for, then what the preset says, then the defaults.
+
+    Raises:
+        UnknownNameError: no such preset or setting.
+    """
+    named = Setting() if preset is None else preset_of(preset)
+    return (
+        decoder if decoder is not None else named.decoder or DEFAULT_DECODER,
+        schedule if schedule is not None else named.schedule,
+        cache if cache is not None else named.cache or "none",
+        length if length is not None else named.length or DEFAULT_LENGTH,
+    )
 
 
 def _recipe(
@@ -251,10 +276,11 @@ def generate(
     model: Model,
     prompts: Sequence[Prompt],
     *,
-    decoder: str | Decoder = DEFAULT_DECODER,
+    decoder: str | Decoder | None = None,
     schedule: str | Schedule | None = None,
-    cache: str | CachePolicy = "none",
-    length: int | Sequence[int] = DEFAULT_LENGTH,
+    cache: str | CachePolicy | None = None,
+    preset: str | None = None,
+    length: int | Sequence[int] | None = None,
     temperature: float = 0.0,
     seed: int | Sequence[int] = 0,
     guidance: float = 0.0,
@@ -269,10 +295,14 @@ def generate(
         model: what `unmask.load` returned.
         prompts: texts, chats (lists of messages) or lists of token ids, mixed as you like; None among ids is a slot to
             fill in.
-        decoder: a spec such as "threshold(threshold=0.9)" or a Decoder; see `unmask list`.
-        schedule: a spec or a Schedule; None = the one the method needs, else blocks of 32.
-        cache: a spec or a CachePolicy.
-        length: answer slots, one number or one per prompt, tokens.
+        decoder: a spec such as "threshold(threshold=0.9)" or a Decoder; see `unmask list`. None = the preset's, else
+            threshold 0.9.
+        schedule: a spec or a Schedule; None = the preset's, else the one the method needs, else blocks (of 32 slots, or
+            as a block-causal model has them).
+        cache: a spec or a CachePolicy; None = the preset's, else none.
+        preset: a method under its paper's name, with a published setting behind a colon if you like, such as "d2f" or
+            "wino:llada/gsm8k"; fills in what the arguments above and `length` leave open.
+        length: answer slots, one number or one per prompt, tokens; None = the preset's, else 128.
         temperature: 0 = greedy.
         seed: row i draws from stream seed + i; or one seed per prompt.
         guidance: classifier-free guidance scale, 0 = off.
@@ -287,6 +317,7 @@ def generate(
     Raises:
         RequestError, UnknownNameError, CompositionError: bad input, before anything is computed.
     """
+    decoder, schedule, cache, length = resolve(preset, decoder, schedule, cache, length)
     recipe = _recipe(model, decoder, schedule, cache, temperature, stop, sampling)
     return complete(model.guided(guidance), start_state(model, prompts, length, seed), recipe, batch_size, record)
 

@@ -97,6 +97,12 @@ def test_seeds_must_match_the_rows() -> None:
         DenoisingState.start([[1], [2]], 4, mask_id=MASK, seeds=[1, 2, 3])
 
 
+@pytest.mark.parametrize("seeds", [-1, [0, -3], 2**63 - 1])
+def test_seeds_are_64_bit_counts(seeds: Any) -> None:
+    with pytest.raises(RequestError, match="seeds must be from 0 to 9223372036854775807: got"):
+        DenoisingState.start([[1], [2]], 4, mask_id=MASK, seeds=seeds)
+
+
 # Moves -------------------------------------------------------------------------------------------------------------
 
 

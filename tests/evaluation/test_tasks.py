@@ -126,6 +126,7 @@ def test_a_published_file_of_sudokus_loads() -> None:
     ("record", "message"),
     [
         ('{"input": "1234"}', "needs"),
+        ('{"input": "1234"', "bad.jsonl, line 1: not JSON: Expecting"),
         ('{"input": "0000\\n0000\\n0000\\n0000", "output": "1234\\n3412\\n2143\\n4321"}', "only solution"),
         ('{"input": "12", "output": "12"}', "four rows"),
     ],

@@ -587,6 +587,8 @@ def test_a_device_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(RequestError, match='device "cuda:0" is not available'):
         load_checkpoint(REFERENCE / "llada", device="cuda:0")
+    with pytest.raises(RequestError, match='device "meta" is not supported; use cpu, cuda, mps or auto'):
+        load_checkpoint(REFERENCE / "llada", device="meta")
     assert load_checkpoint(REFERENCE / "llada").device == torch.device("cpu")
 
 

@@ -12,6 +12,7 @@ from unmask.decoders import DECODERS, Decoder
 from unmask.errors import RequestError, UnknownNameError
 from unmask.generation import Recipe
 from unmask.models.facts import ModelFacts
+from unmask.presets import preset
 
 Baseline = Literal["", "A", "B"]
 GRIDS = ("table",)
@@ -66,6 +67,17 @@ def parse(text: str, schedule: str | None = None, cache: str | None = None) -> C
             raise RequestError(f'"{text}" has two {kind}s, "{chosen[kind]}" and "{part}"; give one')
         chosen[kind] = part
     return _composed(decoder, decoder, chosen.get("schedule", schedule), chosen.get("cache", cache))
+
+
+def of_preset(spec: str) -> Contestant:
+    """A method under its paper's name, "d2f" or "wino:llada/gsm8k"; its length is that of the benchmark.
+
+    Raises:
+        UnknownNameError: no such preset or setting.
+    """
+    parts = preset(spec)
+    assert parts.decoder is not None, "every preset names its decoder"
+    return replace(_composed(spec, parts.decoder, parts.schedule, parts.cache), name=f"{spec} (preset)")
 
 
 def _kind(part: str) -> str:

@@ -11,7 +11,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from unmask.bench import runner
-from unmask.bench.contestants import Contestant, grid, line_up, parse
+from unmask.bench.contestants import Contestant, grid, line_up, of_preset, parse
 from unmask.bench.problems import file_problems, suite_problems
 from unmask.bench.report import Report, RowFile, markdown, report, setting, tables
 from unmask.cli.output import check_writable, console_for, say
@@ -31,6 +31,10 @@ def bench(
             help='A method, e.g. "factor" or "threshold(threshold=0.7) @ dual"; repeat for more. Behind "@" may stand '
             "a schedule, a cache, or both with another @."
         ),
+    ] = None,
+    preset: Annotated[
+        list[str] | None,
+        typer.Option(help='A method under its paper\'s name, "d2f" or "wino:llada/gsm8k"; repeat for more.'),
     ] = None,
     grid_name: Annotated[
         str | None,
@@ -90,6 +94,7 @@ def bench(
     if out is not None:
         check_writable(out)
     chosen = _contestants(decoder or [], grid_name, schedule, cache, length)
+    chosen += [of_preset(spec) for spec in preset or []]
     asked = _problems(suite, data, tasks, problems, seed)
     if threads is not None:
         torch.set_num_threads(threads)

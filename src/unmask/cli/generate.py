@@ -29,12 +29,21 @@ class Stop(StrEnum):
 def generate(
     prompt: Annotated[str, typer.Argument(help='What to answer; "-" reads it from stdin.', show_default=False)],
     model: Annotated[str, typer.Option(help='"builtin", a folder, or a hub name "organisation/name".')] = "builtin",
-    decoder: Annotated[str, typer.Option(help="Decoding method; see `unmask list`.")] = "threshold(threshold=0.9)",
+    decoder: Annotated[
+        str | None, typer.Option(help="Decoding method; see `unmask list`.", show_default="threshold(threshold=0.9)")
+    ] = None,
     schedule: Annotated[
         str | None, typer.Option(help="Which slots are open; by default what the method needs.", show_default=False)
     ] = None,
-    cache: Annotated[str, typer.Option(help="Which slots need not be recomputed.")] = "none",
-    length: Annotated[int, typer.Option(help="Answer slots, in tokens.")] = 128,
+    cache: Annotated[str | None, typer.Option(help="Which slots need not be recomputed.", show_default="none")] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help='Parts and length under a paper\'s name, "d2f" or "wino:llada/gsm8k"; see `unmask list presets`.',
+            show_default=False,
+        ),
+    ] = None,
+    length: Annotated[int | None, typer.Option(help="Answer slots, in tokens.", show_default="128")] = None,
     temperature: Annotated[float, typer.Option(help="0 = greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Draw among so many best tokens; 0 = all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Draw among the best tokens of this total probability; 1 = all.")] = 1.0,
@@ -54,7 +63,7 @@ def generate(
 ) -> None:
     """Answer one prompt, and say what it cost."""
     question = _read(prompt)
-    if not 1 <= length <= LONGEST:
+    if length is not None and not 1 <= length <= LONGEST:
         raise RequestError(f"length must be a number of tokens from 1 to {LONGEST}: got {length}")
     check_seed(seed)
     if trace is not None:
@@ -67,7 +76,7 @@ def generate(
     from unmask.core.schedules import SCHEDULES
     from unmask.core.stopping import Stopping
     from unmask.decoders import DECODERS
-    from unmask.generation import Recipe, start_state
+    from unmask.generation import Recipe, resolve, start_state
     from unmask.loading import load
     from unmask.show.terminal import Screen
 
@@ -75,13 +84,16 @@ def generate(
     for registry in (DECODERS, SCHEDULES, CACHES):
         plugged_in(registry)
     # every part is made before the model is loaded: a large one takes minutes
-    method, policy = DECODERS.make(decoder), CACHES.make(cache)
-    plan = None if schedule is None else SCHEDULES.make(schedule)
+    named = resolve(preset, decoder, schedule, cache, length)
+    method, policy = DECODERS.make(named[0]), CACHES.make(named[2])
+    plan = None if named[1] is None else SCHEDULES.make(named[1])
+    slots = named[3]
+    assert isinstance(slots, int), "one prompt has one length"
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     stopping = Stopping(stop.value, hold_end)
     loaded = load(model, device=device, dtype=dtype).guided(guidance)
     recipe = Recipe.of(method, plan, policy, sampling=sampling, stop=stopping, facts=loaded.facts)
-    state = start_state(loaded, [question], length, seed)
+    state = start_state(loaded, [question], slots, seed)
     facts = {"seed": str(seed), "guidance": str(guidance)}
     terminal = console_for("stderr")
     if watch:
@@ -96,7 +108,7 @@ def generate(
     finally:  # the answer is there, whatever became of the file
         if as_json:
             parts = {kind: recipe.specs()[kind] for kind in ("decoder", "schedule", "cache")}
-            settings = {"stop": stop, "temperature": temperature, "guidance": guidance, "seed": seed, "length": length}
+            settings = {"stop": stop, "temperature": temperature, "guidance": guidance, "seed": seed, "length": slots}
             print(json.dumps(_result(answer) | {"model": model} | parts | settings))
         elif not (watch and terminal.is_terminal and sys.stdout.isatty()):  # else the screen shows it already
             print(answer.text)

@@ -24,6 +24,7 @@ class Kind(StrEnum):
     DECODERS = "decoders"
     CACHES = "caches"
     SCHEDULES = "schedules"
+    PRESETS = "presets"
     MODELS = "models"
 
 
@@ -31,9 +32,10 @@ def list_parts(
     kind: Annotated[Kind | None, typer.Argument(help="One kind only.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """List decoders, caches, schedules and models, plug-ins included."""
+    """List decoders, caches, schedules, presets and models, plug-ins included."""
     kinds = list(Kind) if kind is None else [kind]
-    found = {str(one): list_models() if one is Kind.MODELS else _registered(one) for one in kinds}
+    special = {Kind.MODELS: list_models, Kind.PRESETS: list_presets}
+    found = {str(one): special[one]() if one in special else _registered(one) for one in kinds}
     if as_json:
         print(json.dumps(found))
         return
@@ -157,6 +159,28 @@ def list_models() -> list[dict[str, Any]]:
     return entries
 
 
+def list_presets() -> list[dict[str, Any]]:
+    """Methods under their papers' names, with the settings published for each task."""
+    from unmask.presets import PRESETS, Setting
+
+    def spoken(setting: Setting) -> str:
+        parts = [part for part in (setting.decoder, setting.schedule, setting.cache) if part]
+        return " @ ".join(parts) + (f", length {setting.length}" if setting.length else "")
+
+    return [
+        {
+            "name": name,
+            "spec": name,
+            "summary": f"{preset.summary} ({preset.source})",
+            "parts": spoken(preset.parts),
+            "settings": {task: spoken(preset.setting(name, task)) for task in preset.settings},
+            "fields": [],
+            "plugin": None,
+        }
+        for name, preset in PRESETS.items()
+    ]
+
+
 def _model(name: str, summary: str, plugin: str | None) -> dict[str, Any]:
     return {"name": name, "spec": name, "summary": summary, "fields": [], "plugin": plugin}
 
@@ -178,6 +202,8 @@ def _print_entry(console: "Console", entry: dict[str, Any]) -> None:
         head.append(f"  [{', '.join(marks)}]", "yellow")
     print_hanging(console, head, 2)
     print_hanging(console, Text(entry["summary"]), 6)
+    for task, parts in ({"": entry["parts"]} | entry["settings"] if "parts" in entry else {}).items():
+        print_hanging(console, Text.assemble((f"{task}: " if task else "", "green"), parts), 8, 2)
     for field in entry["fields"]:
         default = "" if field["required"] else f" = {field['default']!r}"
         line = Text.assemble((field["name"], "green"), (f": {field['type']}{default}", "dim"))

@@ -14,6 +14,7 @@ from torch.nn import functional
 from unmask.core import rows as tree
 from unmask.errors import RequestError
 
+LAST_SEED = 2**63 - 1  # seeds are 64-bit integers
 NEVER = -1  # value of `committed_at` while a slot is masked, and for given slots
 
 
@@ -103,13 +104,15 @@ class DenoisingState:
         """Infilling: each canvas lists its token ids, with None at every slot that is to be filled, anywhere.
 
         Raises:
-            RequestError: no rows, a row with nothing to fill, or a wrong number of seeds.
+            RequestError: no rows, a row with nothing to fill, a wrong number of seeds, or one out of range.
         """
         if not canvases:
             raise RequestError("got no prompts; give at least one")
         seeds = [seeds + row for row in range(len(canvases))] if isinstance(seeds, int) else list(seeds)
         if len(seeds) != len(canvases):
             raise RequestError(f"need one seed per prompt: got {len(seeds)} seeds for {len(canvases)} prompts")
+        if not all(0 <= seed <= LAST_SEED for seed in seeds):
+            raise RequestError(f"seeds must be from 0 to {LAST_SEED}: got {min(seeds)} to {max(seeds)}")
         longest = max(len(canvas) for canvas in canvases)
         size = (len(canvases), longest)
         tokens = torch.full(size, mask_id)

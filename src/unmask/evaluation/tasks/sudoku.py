@@ -112,7 +112,10 @@ def load_sudoku(path: str | Path) -> list[Problem]:
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
             if not line.strip():
                 continue
-            record = json.loads(line)
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{file.name}, line {number}: not JSON: {error.msg}") from None
             if not isinstance(record, dict) or not {"input", "output"} <= record.keys():
                 raise ValueError(f'{file.name}, line {number}: a record needs "input" and "output", got {line[:80]!r}')
             puzzle, answer = record["input"].strip(), record["output"].strip()

@@ -246,8 +246,10 @@ def choose_device(device: str | torch.device) -> torch.device:
         chosen = torch.device(device)
     except RuntimeError as error:
         raise RequestError(f'no device "{device}": {str(error).splitlines()[0]}') from error
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not available.get(chosen.type, True):
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if chosen.type not in available:
+        raise RequestError(f'device "{device}" is not supported; use {", ".join(available)} or auto')
+    if not available[chosen.type]:
         raise RequestError(f'device "{device}" is not available on this machine; use "cpu" or "auto"')
     return chosen
 
