@@ -1,6 +1,6 @@
 """The loss is a sum over the global batch divided by its count, whatever the split."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -12,9 +12,7 @@ from unmask.training.objectives import MaskedCrossEntropy, weighted_cross_entrop
 
 
 def rows_of(batch: MaskedBatch, rows: slice) -> MaskedBatch:
-    return MaskedBatch(
-        batch.tokens[rows], batch.masked[rows], batch.targets[rows], batch.weights[rows], batch.exists[rows]
-    )
+    return MaskedBatch(*(getattr(batch, field.name)[rows] for field in fields(batch)))
 
 
 def gradient_of_split(model: Backbone, batch: MaskedBatch, sizes: list[int], per: str) -> torch.Tensor:

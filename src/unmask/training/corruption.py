@@ -7,7 +7,7 @@ Knows tokens, masks and weights; knows neither tokenizers nor models.
 Shape letters: b rows of the batch, l slots of the canvas.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -35,16 +35,11 @@ class MaskedBatch:
     targets: Int[Tensor, "b l"]
     weights: Float[Tensor, "b l"]  # 0 where no loss
     exists: Bool[Tensor, "b l"]  # False on padding, which nobody attends to
+    answer_starts: Int[Tensor, " b"]  # first slot of the answer; blocks are counted from here
 
     def to(self, device: torch.device) -> "MaskedBatch":
         """The same batch on a device."""
-        return MaskedBatch(
-            self.tokens.to(device),
-            self.masked.to(device),
-            self.targets.to(device),
-            self.weights.to(device),
-            self.exists.to(device),
-        )
+        return MaskedBatch(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
 @runtime_checkable
@@ -89,6 +84,7 @@ def masked_batch(
         targets=clean.tokens,
         weights=shares * masked / (ratios[:, None] * totals),
         exists=clean.exists,
+        answer_starts=clean.answer_starts,
     )
 
 
@@ -159,7 +155,110 @@ class Mixed:
             targets=clean.tokens,
             weights=torch.where(pick, one.weights, other.weights),
             exists=clean.exists,
+            answer_starts=clean.answer_starts,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class MonotoneBlockMask:
+    """D2F's corruption: every block of the answer has its own ratio, and later blocks never a smaller one.
+
+    The first ratio is drawn from [lowest, highest], each further one adds a share of what is left up to `highest`. A
+    masked slot weighs one over the ratio of its block.
+
+    Source: Wang et al., Discrete Diffusion Forcing (arXiv 2508.09192), section 3.2 and the released code, whose range
+    (0.2 to 0.7) is taken where the text has 0.3 to 0.7. Deviates: nowhere; `weights` of the clean batch decide which
+    slots may be masked, so that end padding takes part or not.
+    """
+
+    mask_id: int
+    block_length: int = 16
+    lowest: float = 0.2
+    highest: float = 0.7
+
+    def __call__(self, clean: CleanBatch, generator: torch.Generator) -> MaskedBatch:
+        answer = _answer(clean) & (clean.weights > 0)
+        ratios = self.ratios(clean, answer, generator)
+        masked = answer & (torch.rand(clean.tokens.shape, generator=generator) < ratios)
+        return MaskedBatch(
+            tokens=clean.tokens.masked_fill(masked, self.mask_id),
+            masked=masked,
+            targets=clean.tokens,
+            weights=torch.where(masked, 1.0 / ratios, 0.0),
+            exists=clean.exists,
+            answer_starts=clean.answer_starts,
+        )
+
+    def ratios(
+        self, clean: CleanBatch, answer: Bool[Tensor, "b l"], generator: torch.Generator
+    ) -> Float[Tensor, "b l"]:
+        """Masking ratio of every slot, constant within a block and never falling from block to block."""
+        blocks = block_of(clean.answer_starts, clean.tokens.shape[1], self.block_length).clamp_min(0)
+        count = torch.where(answer, blocks + 1, 0).amax(1).clamp_min(1)
+        first = self.lowest + (self.highest - self.lowest) * torch.rand(len(count), generator=generator)
+        room = (self.highest - first) / (count - 1).clamp_min(1)
+        steps = torch.rand(len(count), int(blocks.max()) + 1, generator=generator) * room[:, None]
+        steps[:, 0] = first
+        return steps.cumsum(1).gather(1, blocks).clamp_max(self.highest)
+
+
+@dataclass(frozen=True, slots=True)
+class HalvedBlock:
+    """dParallel's corruption: one block half masked, everything before it clean, everything after it masked, and the
+    same with the other half.
+
+    The batch comes out twice as long: rows 2i and 2i + 1 are the two halves of row i, so that every slot of the block
+    is a target exactly once. Slots behind the block are masked and carry no loss.
+
+    Source: Chen et al., dParallel (arXiv 2509.26488) and its released code. Deviates: the block is drawn among those
+    that hold a slot with loss, where the code may draw an empty tail; the halves are equally likely (0.5005 there).
+    """
+
+    mask_id: int
+    block_length: int = 32
+
+    def __call__(self, clean: CleanBatch, generator: torch.Generator) -> MaskedBatch:
+        rows, length = clean.tokens.shape
+        scored = _answer(clean) & (clean.weights > 0)
+        blocks = block_of(clean.answer_starts, length, self.block_length).clamp_min(0)
+        count = torch.where(scored, blocks + 1, 0).amax(1).clamp_min(1)
+        chosen = (torch.rand(rows, generator=generator) * count).long()[:, None]
+        inside = scored & (blocks == chosen)
+        half = torch.rand(clean.tokens.shape, generator=generator) < 0.5
+        active = torch.stack((inside & half, inside & ~half), dim=1).flatten(0, 1)
+        return pair_of_halves(clean, active, _answer(clean) & (blocks > chosen), self.mask_id)
+
+
+def pair_of_halves(
+    clean: CleanBatch, active: Bool[Tensor, "twice l"], later: Bool[Tensor, "b l"], mask_id: int
+) -> MaskedBatch:
+    """Every row twice, the targets of each half masked, and what comes later masked in both.
+
+    Args:
+        clean: the canvases.
+        active: targets of the halves; rows 2i and 2i + 1 belong to row i.
+        later: slots that are masked without being targets.
+        mask_id: the mask token.
+    """
+
+    def twice(values: Tensor) -> Tensor:
+        return values.repeat_interleave(2, dim=0)
+
+    masked = active | twice(later)
+    return MaskedBatch(
+        tokens=twice(clean.tokens).masked_fill(masked, mask_id),
+        masked=masked,
+        targets=twice(clean.tokens),
+        weights=active / active.sum(1, keepdim=True).clamp_min(1),
+        exists=twice(clean.exists),
+        answer_starts=twice(clean.answer_starts),
+    )
+
+
+def block_of(answer_starts: Int[Tensor, " b"], length: int, block_length: int) -> Int[Tensor, "b l"]:
+    """Block of every slot, counted from the end of the prompt, which is block -1."""
+    offsets = torch.arange(length, device=answer_starts.device) - answer_starts[:, None]
+    return offsets.div(block_length, rounding_mode="floor").clamp_min(-1)
 
 
 def _answer(clean: CleanBatch) -> Bool[Tensor, "b l"]:

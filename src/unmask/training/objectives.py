@@ -6,16 +6,19 @@ the count of the whole global batch: a mean of means would make gradients depend
 Shape letters: b rows of the batch, l slots of the canvas, n slots with loss, v vocabulary.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from unmask.models.attention import block_causal
 from unmask.models.backbone import Backbone
-from unmask.training.corruption import MaskedBatch
+from unmask.training.corruption import MaskedBatch, block_of
 
 HEAD_ROWS = 256  # slots with loss are padded to a multiple: free shapes make the memory of CPU runs grow
 
@@ -60,17 +63,169 @@ class MaskedCrossEntropy:
     shift: int = 0
 
     def __call__(self, model: Backbone, batch: MaskedBatch) -> LossSum:
-        # Attending to everything is cheaper without a mask, and buckets that are filled to the end need none.
-        exists = None if bool(batch.exists.all()) else batch.exists[:, None, :].expand(-1, batch.exists.shape[1], -1)
-        hidden = model.hidden(batch.tokens, None, exists).flatten(0, 1)
-        slots = (batch.weights * batch.masked).flatten().nonzero().squeeze(1)
-        padding = -len(slots) % HEAD_ROWS
-        # A prompt comes first, so the speaking row of a shifted slot is always in the same sequence.
-        padded = functional.pad(slots, (0, padding), value=self.shift)
-        weights = functional.pad(batch.weights.flatten()[slots], (0, padding))
-        logits = model.logits(hidden[padded - self.shift])
-        losses = weighted_cross_entropy(logits, batch.targets.flatten()[padded], weights)
-        rows = torch.zeros(len(batch.tokens), dtype=losses.dtype, device=losses.device)
-        rows.index_add_(0, padded // batch.tokens.shape[1], losses.detach())
-        count = len(batch.tokens) if self.per == "sample" else len(slots)
-        return LossSum(total=losses.sum(), count=count, targets=len(slots), rows=rows)
+        asked = ask(model, batch, batch.weights > 0, self.shift)
+        losses = weighted_cross_entropy(asked.logits, asked.targets, asked.of(batch.weights))
+        count = len(batch.tokens) if self.per == "sample" else asked.count
+        return asked.sum(losses, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Logits about some masked slots of a batch, flattened, and padded to a handy length."""
+
+    logits: Float[Tensor, "n v"]
+    targets: Int[Tensor, " n"]
+    slots: Int[Tensor, " n"]  # flat indices; padding repeats one
+    count: int  # how many are no padding
+    shape: tuple[int, int]
+
+    def of(self, values: Tensor) -> Tensor:
+        """Values of (b, l) at these slots, 0 on padding."""
+        real = torch.arange(len(self.slots), device=self.slots.device) < self.count
+        return values.flatten()[self.slots] * real
+
+    def sum(self, losses: Float[Tensor, " n"], count: int) -> LossSum:
+        """Add up what each slot costs."""
+        rows = torch.zeros(self.shape[0], dtype=losses.dtype, device=losses.device)
+        rows.index_add_(0, self.slots // self.shape[1], losses.detach())
+        return LossSum(total=losses.sum(), count=count, targets=self.count, rows=rows)
+
+
+def ask(
+    model: Backbone,
+    batch: MaskedBatch,
+    about: Bool[Tensor, "b l"],
+    shift: int,
+    mask: Bool[Tensor, "b l l"] | None = None,
+) -> Asked:
+    """What the model says about masked slots.
+
+    Args:
+        about: slots wanted; those that are not masked are left out.
+        shift: 1 where the left neighbour's row speaks for a slot.
+        mask: who sees whom; None = everybody sees every slot that exists.
+    """
+    if mask is None and not bool(batch.exists.all()):  # attending to everything is cheaper without a mask
+        mask = batch.exists[:, None, :].expand(-1, batch.exists.shape[1], -1)
+    hidden = model.hidden(batch.tokens, None, mask).flatten(0, 1)
+    slots = (about & batch.masked).flatten().nonzero().squeeze(1)
+    # A prompt comes first, so the speaking row of a shifted slot is always in the same sequence.
+    padded = functional.pad(slots, (0, -len(slots) % HEAD_ROWS), value=shift)
+    rows, length = batch.tokens.shape
+    return Asked(
+        model.logits(hidden[padded - shift]), batch.targets.flatten()[padded], padded, len(slots), (rows, length)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Distillation:
+    """D2F: a block-causal student learns what a bidirectional teacher says about the same masked canvas.
+
+    Cross-entropy to the teacher's distribution, weighed per slot and averaged over the masked slots: the forward
+    Kullback-Leibler divergence plus a constant. With `teacher=None` the data's own tokens are the targets, the baseline
+    that the paper calls training without self-alignment.
+
+    Source: Wang et al., Discrete Diffusion Forcing (arXiv 2508.09192), eq. 7 and the released code (the text has the
+    divergence the other way round). Deviates: nowhere.
+
+    Args:
+        teacher: gives the network that teaches, which sees everything and gets no gradient.
+        block_length: of the student's blocks, slots, counted from the end of the prompt.
+        shift: 1 where the left neighbour's row speaks for a slot (Dream), else 0.
+    """
+
+    teacher: Callable[[], AbstractContextManager[Backbone]] | None
+    block_length: int = 16
+    shift: int = 0
+
+    def __call__(self, model: Backbone, batch: MaskedBatch) -> LossSum:
+        blocks = block_of(batch.answer_starts, batch.tokens.shape[1], self.block_length)
+        mask = block_causal(blocks, blocks) & batch.exists[:, None, :]
+        student = ask(model, batch, batch.weights > 0, self.shift, mask)
+        weights = student.of(batch.weights)
+        if self.teacher is None:
+            return student.sum(weighted_cross_entropy(student.logits, student.targets, weights), student.count)
+        with torch.no_grad(), self.teacher() as network:
+            wanted = ask(network, batch, batch.weights > 0, self.shift).logits.float().softmax(-1)
+        losses = functional.cross_entropy(student.logits.float(), wanted, reduction="none") * weights
+        return student.sum(losses, student.count)
+
+
+@dataclass(frozen=True, slots=True)
+class CertaintyForcing:
+    """dParallel: learn the tokens, and be surer of those that are right already.
+
+    Of each half of a block (see `HalvedBlock`): mean cross-entropy, plus `certainty` times the mean entropy of the
+    tempered distribution over the slots whose best token is right. The halves of a row are added, rows are averaged.
+
+    Source: Chen et al., dParallel (arXiv 2509.26488), eq. 5 and 6, and its released code. Deviates: nowhere.
+    """
+
+    certainty: float = 2.0  # beta; the authors take 2 for LLaDA, 1 for Dream
+    temperature: float = 0.5  # of the distribution whose entropy is pressed down
+    shift: int = 0
+
+    def __call__(self, model: Backbone, batch: MaskedBatch) -> LossSum:
+        asked = ask(model, batch, batch.weights > 0, self.shift)
+        right = (asked.logits.argmax(-1) == asked.targets) & (asked.of(batch.weights) > 0)
+        sharp = entropy_of(asked.logits / self.temperature)
+        losses = weighted_cross_entropy(asked.logits, asked.targets, asked.of(batch.weights))
+        losses = losses + self.certainty * sharp * per_row_mean(asked, right)
+        halves = asked.sum(losses, len(batch.tokens) // 2)
+        return replace(halves, rows=halves.rows.view(-1, 2).sum(1))
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedOrder:
+    """WINO+: learn the tokens that WINO kept at a step, be surer of right guesses and less sure of wrong ones.
+
+    Per sample: mean cross-entropy of the targets; `unmask` times the mean entropy of the targets that are right but
+    less sure than `shy`; minus `remask` times the mean entropy of the other masked slots of the same block whose best
+    token is wrong and surer than `bold`. Samples are averaged.
+
+    Source: the release that goes with Hong et al., WINO (arXiv 2507.18578). Deviates: the block is that of each
+    sample's first target, whatever the batch; the released code can do so for one sample at a time only.
+
+    Args:
+        block_length: slots, counted from the end of the prompt.
+        shift: 1 where the left neighbour's row speaks for a slot (Dream), else 0.
+    """
+
+    unmask: float = 0.1
+    remask: float = 1.0
+    shy: float = 0.9  # confidence of a right target below which it is to become surer; the bound itself does not
+    bold: float = 0.6  # confidence of a wrong guess above which it is to become less sure; the bound itself does not
+    block_length: int = 128
+    shift: int = 0
+
+    def __call__(self, model: Backbone, batch: MaskedBatch) -> LossSum:
+        wanted = (batch.weights > 0) & batch.masked
+        blocks = block_of(batch.answer_starts, batch.tokens.shape[1], self.block_length)
+        first = wanted.to(torch.int8).argmax(1, keepdim=True)
+        inside = blocks == blocks.gather(1, first)
+        asked = ask(model, batch, inside | wanted, self.shift)
+        target = asked.of(wanted) > 0
+        other = (asked.of(inside) > 0) & ~target
+        with torch.no_grad():
+            confidence, best = asked.logits.float().softmax(-1).max(-1)
+            right = best == asked.targets
+            shy = target & right & (confidence < self.shy)
+            bold = other & ~right & (confidence > self.bold)
+        entropy = entropy_of(asked.logits)
+        losses = weighted_cross_entropy(asked.logits, asked.targets, per_row_mean(asked, target))
+        losses = losses + self.unmask * entropy * per_row_mean(asked, shy)
+        losses = losses - self.remask * entropy * per_row_mean(asked, bold)
+        return asked.sum(losses, len(batch.tokens))
+
+
+def entropy_of(logits: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+    """Entropy of each distribution, nats, float32."""
+    logs = logits.float().log_softmax(-1)
+    return -(logs.exp() * logs).sum(-1)
+
+
+def per_row_mean(asked: Asked, among: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Weights that turn a sum over slots into a mean over the given slots of each row; 0 at all others."""
+    rows = asked.slots // asked.shape[1]
+    count = torch.zeros(asked.shape[0], device=rows.device).index_add_(0, rows, among.float())
+    return among / count[rows].clamp_min(1.0)
