@@ -167,6 +167,18 @@ class FunctionPredictor(Fake):
         return self.fn(canvas.tokens).clone()
 
 
+def drifting(seed: int, slots: int = 13, vocab_size: int = 6) -> FunctionPredictor:
+    """Random scores, a row of them per slot, which move with every commit; the same ones for every row."""
+    table = torch.randn(2, slots, vocab_size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2
+
+    def scores(tokens: Tensor) -> Tensor:
+        share = (tokens != vocab_size - 1).sum(-1)[:, None, None] / slots  # padding shows the mask and counts nothing
+        before, after = table[:, : tokens.shape[1]]
+        return before * (1 - share) + 2 * after * share
+
+    return FunctionPredictor(scores, vocab_size=vocab_size)
+
+
 @cache
 def scores_of(token: int, confidence: float, size: int, mask: int) -> Tensor:
     """Logits, (v,), whose softmax gives the token its confidence, never less.
@@ -202,7 +214,8 @@ def steps(
     sampling: Sampling | None = None,
 ) -> list[Step]:
     """Run the loop to its end: one prompt or the given state; the whole answer is one window unless told otherwise."""
-    state = state or DenoisingState.start([list(prompt)], length, mask_id=predictor.facts.mask_id)
+    about = {"mask_id": predictor.facts.mask_id, "end_ids": predictor.facts.end_ids, "shift": predictor.facts.shift}
+    state = state or DenoisingState.start([list(prompt)], length, **about)
     return list(
         denoise(
             predictor,

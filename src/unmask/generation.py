@@ -12,9 +12,11 @@ from typing import Any
 import torch
 
 from unmask.caches import CACHES, CachePolicy
+from unmask.caches.fast_dllm import NoCache
 from unmask.core.compose import check_composition
 from unmask.core.denoise import MaskPredictor, Step
 from unmask.core.denoise import denoise as denoise_with
+from unmask.core.drift import Drift
 from unmask.core.metrics import Counts, useful
 from unmask.core.sampling import Sampling
 from unmask.core.schedules import SCHEDULES, Blocks, Schedule, Sequential
@@ -127,6 +129,7 @@ class Completion:
     seconds: float  # wall time until this row was finished, its batch mates included
     canvas: list[int]  # the whole canvas with the answer filled in (infilling reads this)
     trajectory: Trajectory | None
+    drift: float | None = None  # share of commits whose token the cache has changed, 0..1; None = not measured
 
 
 def encode(model: Model, prompt: Prompt) -> list[int | None]:
@@ -231,9 +234,11 @@ def denoise(
 def run(model: Model, state: DenoisingState, recipe: Recipe) -> Iterator[Step]:
     """The loop over an already laid out state."""
     parts = {"schedule": recipe.schedule, "cache": recipe.cache, "sampling": recipe.sampling, "stop": recipe.stop}
-    if isinstance(recipe.schedule, Blocks):
-        model = model.in_blocks(recipe.schedule)
-    return denoise_with(model.predictor, state, recipe.decoder, **parts)  # type: ignore[arg-type]
+    return denoise_with(_predictor(model, recipe), state, recipe.decoder, **parts)  # type: ignore[arg-type]
+
+
+def _predictor(model: Model, recipe: Recipe) -> MaskPredictor:
+    return (model.in_blocks(recipe.schedule) if isinstance(recipe.schedule, Blocks) else model).predictor
 
 
 def resolve(
@@ -288,6 +293,7 @@ def generate(
     sampling: Sampling | None = None,
     batch_size: int | None = None,
     record: bool = True,
+    drift: bool = False,
 ) -> list[Completion]:
     """Answer prompts.
 
@@ -310,6 +316,8 @@ def generate(
         sampling: more options of the draw (top-k, top-p, forbidden tokens).
         batch_size: prompts decoded together; None = all. Answers do not depend on it.
         record: keep trajectories (costs little).
+        drift: also measure how many commits the cache has changed (a second forward pass per step, which no other
+            figure counts).
 
     Returns:
         One Completion per prompt, in order.
@@ -319,7 +327,8 @@ def generate(
     """
     decoder, schedule, cache, length = resolve(preset, decoder, schedule, cache, length)
     recipe = _recipe(model, decoder, schedule, cache, temperature, stop, sampling)
-    return complete(model.guided(guidance), start_state(model, prompts, length, seed), recipe, batch_size, record)
+    model = model.guided(guidance)
+    return complete(model, start_state(model, prompts, length, seed), recipe, batch_size, record, drift)
 
 
 def infill(model: Model, texts: Sequence[Sequence[str | int]], **options: Any) -> list[Completion]:
@@ -354,7 +363,12 @@ def infill(model: Model, texts: Sequence[Sequence[str | int]], **options: Any) -
 
 
 def complete(
-    model: Model, state: DenoisingState, recipe: Recipe, batch_size: int | None = None, record: bool = True
+    model: Model,
+    state: DenoisingState,
+    recipe: Recipe,
+    batch_size: int | None = None,
+    record: bool = True,
+    drift: bool = False,
 ) -> list[Completion]:
     """Run a laid out state to its end, in batches, and read the answers off."""
     if batch_size is not None and batch_size < 1:
@@ -363,7 +377,7 @@ def complete(
     done: list[Completion] = []
     for first in range(0, state.num_rows, size):
         rows = torch.arange(first, min(first + size, state.num_rows), device=state.tokens.device)
-        done += _complete_batch(model, _trimmed(state.take(rows)), recipe, record)
+        done += _complete_batch(model, _trimmed(state.take(rows)), recipe, record, drift)
     return done
 
 
@@ -374,12 +388,29 @@ def _trimmed(state: DenoisingState) -> DenoisingState:
     return replace(state, **sliced)
 
 
-def _complete_batch(model: Model, state: DenoisingState, recipe: Recipe, keep: bool) -> list[Completion]:
-    tally = Tally(model, state, {"model": model.source, **recipe.specs()} if keep else None)
-    begun = time.perf_counter()
-    for step in run(model, state, recipe):
-        tally.add(step, time.perf_counter() - begun)
+def _complete_batch(model: Model, state: DenoisingState, recipe: Recipe, keep: bool, drift: bool) -> list[Completion]:
+    facts = {"model": model.source, **recipe.specs()} if keep else None
+    tally = Tally(model, state, facts, drift=drift_of(model, recipe) if drift else None)
+    for step, seconds in timed(run(model, state, recipe)):
+        tally.add(step, seconds)
     return tally.completions()
+
+
+def drift_of(model: Model, recipe: Recipe) -> Drift:
+    """What measures the drift of such a run, from its steps."""
+    return Drift(_predictor(model, recipe), NoCache())
+
+
+def timed(steps: Iterator[Step]) -> Iterator[tuple[Step, float]]:
+    """Every step with the seconds that decoding has taken so far. What is done with a step does not count."""
+    seconds = 0.0
+    while True:
+        begun = time.perf_counter()
+        step = next(steps, None)
+        seconds += time.perf_counter() - begun
+        if step is None:
+            return
+        yield step, seconds
 
 
 class Tally:
@@ -389,12 +420,22 @@ class Tally:
         model: whose steps they are.
         state: the first state.
         facts: what the trajectories say about themselves; None = keep no trajectory.
+        views: also keep what the model was shown, for pictures.
+        drift: measures what the cache has changed; None = not asked for.
     """
 
-    def __init__(self, model: Model, state: DenoisingState, facts: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        state: DenoisingState,
+        facts: dict[str, str] | None = None,
+        *,
+        views: bool = False,
+        drift: Drift | None = None,
+    ) -> None:
         count = state.num_rows
-        self._model, self._facts = model, facts
-        self._recorder = None if facts is None else Recorder(state)
+        self._model, self._facts, self._drift = model, facts, drift
+        self._recorder = None if facts is None else Recorder(state, views=views)
         self._last = [(state, row) for row in range(count)]
         self._nfe, self._rows, self._seconds = [0] * count, [0] * count, [0.0] * count
 
@@ -402,6 +443,8 @@ class Tally:
         """Count a step that was done `seconds` after the beginning."""
         if self._recorder:
             self._recorder.add(step)
+        if self._drift:
+            self._drift.add(step)
         for place, (row, computed) in enumerate(zip(step.row_ids.tolist(), step.rows_computed.tolist(), strict=True)):
             self._nfe[row] += 1
             self._rows[row] += computed
@@ -432,4 +475,5 @@ class Tally:
             seconds=self._seconds[row],
             canvas=canvas,
             trajectory=trajectory,
+            drift=None if self._drift is None else self._drift.share(row),
         )

@@ -56,6 +56,14 @@ def test_the_table_has_both_baselines_and_the_methods_asked_for(data: Path, monk
     assert result.stderr == ""
 
 
+def test_drift_is_a_column_on_request(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    result = run("--data", data, "--problems", "1", "--decoder", "threshold @ dual", "--drift", "--json", "--out", out)
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [summary["drift"] for summary in json.loads(result.stdout)["summaries"]] == [row["drift"] for row in rows]
+    assert [type(row["drift"]) for row in rows] == [float] * 3
+
+
 def test_json_and_rows_agree(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
     result = run("--data", data, "--problems", "2", "--grid", "table", "--json", "--out", out, "--seed", "5")

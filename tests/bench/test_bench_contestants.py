@@ -3,7 +3,7 @@
 import pytest
 
 import unmask
-from unmask.bench.contestants import Contestant, grid, line_up, parse
+from unmask.bench.contestants import GRIDS, Contestant, grid, line_up, parse
 from unmask.errors import RequestError, UnknownNameError
 
 
@@ -56,6 +56,12 @@ def test_the_grid_plans_steps_for_the_whole_canvas_rounded_up() -> None:
     ]
     with pytest.raises(UnknownNameError, match='no grid named "tabel"'):
         grid("tabel", 100)
+
+
+@pytest.mark.parametrize("name", [name for name in GRIDS if name != "table"])
+def test_every_method_of_a_grid_runs_beside_the_others(name: str, llada: unmask.Model) -> None:
+    methods = line_up(grid(name, 128), llada.facts)
+    assert len(methods) == len(grid(name, 128)) + 2, "no two methods of a grid are the same"
 
 
 def test_a_grid_with_a_cache_stands_beside_the_baselines_without(llada: unmask.Model) -> None:

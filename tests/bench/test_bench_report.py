@@ -46,6 +46,7 @@ def row(method: str, problem: int = 0, **fields: Any) -> Row:
         "tokens_per_second": useful / seconds,
         "finish_reason": "stop" if ended else "length",
         "changed": False,
+        "drift": None,
         "decoder": method,
         "schedule": "sequential",
         "cache": "none",
@@ -173,6 +174,31 @@ def test_the_table_fits_the_terminal_and_marks_the_baselines(width: int) -> None
     assert " ".join(lines[1].split()) == "method % right (95 %) NFE /A /B TPF rows tok/s /A /B"
     assert [line.split()[0] for line in lines[2:5]] == ["A", "B", "mine"]
     assert len(lines) == 5 and all("9.99M" in line and "9999" in line for line in lines[2:])
+
+
+def test_drift_is_the_mean_of_the_first_repeat_and_has_a_column_only_if_it_was_measured() -> None:
+    measured = [
+        *(row(method, 0, drift=drift) for method, drift in zip(METHODS, (0.0, 0.0, 0.25), strict=True)),
+        *(row(method, 1, drift=drift) for method, drift in zip(METHODS, (0.0, 0.0, 0.05), strict=True)),
+        *(row(method, 0, drift=0.9, repeat=1) for method in METHODS),
+    ]
+    whole = report(measured)
+    assert [one.drift for one in whole.summaries] == pytest.approx([0.0, 0.0, 0.15])
+    text = markdown(whole)
+    assert "| /B | drift |\n" in text and "| 1.00 | 15.0 |\n" in text and "\n* drift: committed tokens" in text
+    assert [one.drift for one in report(TWO_PROBLEMS).summaries] == [None] * 3
+    assert "drift" not in markdown(report(TWO_PROBLEMS))
+
+
+@pytest.mark.parametrize("width", [86, 120])
+def test_the_table_with_drift_takes_six_columns_more(width: int) -> None:
+    console = Console(width=width, record=True, file=StringIO())
+    wide = [row(method, nfe=1234, useful=9999, rows_computed=9_990_000, drift=0.125) for method in METHODS]
+    for table in tables(report(wide)):
+        console.print(table)
+    lines = console.export_text().splitlines()
+    assert lines[1].split()[-1] == "drift" and all(line.split()[-1] == "12.5" for line in lines[2:5])
+    assert len(lines) == 5
 
 
 def test_the_table_as_markdown() -> None:

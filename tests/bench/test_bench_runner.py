@@ -21,7 +21,7 @@ from unmask.bench.runner import Row, batched, bench, num_ticks, rotated
 from unmask.core.state import DenoisingState
 from unmask.errors import CompositionError, RequestError, UnknownNameError
 from unmask.evaluation.tasks import Problem
-from unmask.generation import Recipe, complete
+from unmask.generation import Recipe, complete, start_state
 
 PROMPT = "a" * 20
 
@@ -120,6 +120,31 @@ def test_every_batch_is_answered_by_all_methods_before_the_next_and_another_one_
         *((b, [7]), (c, [7]), (a, [7])),
         *((c, [8]), (a, [8]), (b, [8])),
     ]
+
+
+def test_drift_is_measured_outside_the_clock_once_per_problem_and_only_where_something_is_stored(
+    llada: unmask.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[tuple[str, bool]] = []
+
+    def spy(model: unmask.Model, state: DenoisingState, recipe: Recipe, record: bool, drift: bool = False) -> object:
+        runs.append((recipe.specs()["cache"], drift))
+        return complete(model, state, recipe, record=record, drift=drift)
+
+    monkeypatch.setattr("unmask.bench.runner.complete", spy)
+    problems, mine = [Problem(EXACT, "sort the list", "1", "1")], [Contestant("mine", "threshold", cache="dual")]
+    options: dict[str, Any] = {"length": 12, "repeats": 2, "clock": every_call_a_second()}
+    rows = by_method(bench(llada, problems, mine, drift=True, **options))
+    assert runs.count(("dual", True)) == 1 and ("none", True) not in runs and runs.count(("dual", False)) == 3
+    assert [row.drift for row in (*rows["1 token/step"], *rows["threshold 0.9"])] == [0.0] * 4
+    first, second = rows["mine"]
+    [alone] = complete(
+        llada, start_state(llada, ["sort the list"], 12), Recipe.of("threshold", cache="dual"), drift=True
+    )
+    assert first.drift == second.drift == alone.drift != 0.0
+    assert first.seconds == second.seconds == 1.0 and first.nfe == second.nfe == alone.nfe
+    plain = bench(llada, problems, mine, length=12)
+    assert {row.drift for row in plain} == {None}
 
 
 def test_tasks_take_turns_and_never_share_a_batch() -> None:

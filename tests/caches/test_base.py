@@ -213,7 +213,11 @@ class Batch:
 
 
 @pytest.mark.parametrize(
-    ("family", "cache"), [("llada", "none"), ("llada", "prefix"), ("dream", "dual"), ("dream", "dual(refresh=3)")]
+    ("family", "cache"),
+    [
+        *(("llada", "none"), ("llada", "prefix"), ("dream", "dual"), ("dream", "dual(refresh=3)")),
+        *((family, "features(prompt_every=5, answer_every=3, share=0.3)") for family in ("llada", "dream")),
+    ],
 )
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)], ids=["wide-first", "narrow-first"])
 def test_rows_that_join_on_the_way_decode_as_if_alone(family: str, cache: str, order: tuple[int, ...]) -> None:

@@ -49,6 +49,18 @@ def test_json_says_what_the_api_says(generate: Any, llada: unmask.Model) -> None
     assert result.stdout.count("\n") == 1
 
 
+@pytest.mark.parametrize("watch", [(), ("--watch",)])
+def test_drift_is_measured_on_request(generate: Any, llada: unmask.Model, watch: tuple[str]) -> None:
+    options: dict[str, Any] = {"cache": "dual", "length": 16}
+    flags = ["sort the list", "--cache", "dual", "--length", 16]
+    [expected] = unmask.generate(llada, ["sort the list"], **options, drift=True)
+    assert expected.drift
+    assert json.loads(generate(*flags, "--drift", "--json", *watch).stdout)["drift"] == expected.drift
+    assert f"tokens/s, drift {100 * expected.drift:.1f} %, finish" in generate(*flags, "--drift", *watch).stderr
+    assert json.loads(generate(*flags, "--json", *watch).stdout)["drift"] is None
+    assert "drift" not in generate(*flags, *watch).stderr
+
+
 def test_sampling_options_reach_the_draw(generate: Any) -> None:
     def text(*flags: object) -> str:
         return str(json.loads(generate("hello", "--length", 16, "--json", "--temperature", 2, *flags).stdout)["text"])

@@ -19,7 +19,7 @@ def test_help_names_every_command() -> None:
     for arguments in ([], ["--help"], ["-h"]):
         result = invoke(*arguments)
         assert result.exit_code == 0
-        for command in ("generate", "demo", "list", "inspect", "bench", "train"):
+        for command in ("generate", "demo", "show", "list", "inspect", "bench", "train"):
             assert f" {command} " in result.stdout
 
 
@@ -40,7 +40,8 @@ package = types.ModuleType("unmask")
 package.__path__ = [{str(PACKAGE)!r}]
 sys.modules["unmask"] = package
 from unmask.cli.main import app
-for arguments in (["--help"], ["generate", "--help"], ["generate", "x", "--length", "0"], ["list", "nothing"]):
+calls = ["--help"], ["generate", "--help"], ["generate", "x", "--length", "0"], ["show", "--help"], ["list", "nothing"]
+for arguments in calls:
     try:
         app(arguments)
     except SystemExit:

@@ -4,8 +4,9 @@ import pytest
 
 from unmask.caches import CACHES, CachePolicy
 from unmask.caches.fast_dllm import NoCache
+from unmask.caches.finished_blocks import FinishedBlocks
 from unmask.core.compose import check_composition
-from unmask.core.schedules import SCHEDULES, Pipelined, Schedule, Sequential, Sliding, Whole
+from unmask.core.schedules import SCHEDULES, Blocks, Pipelined, Schedule, Sequential, Sliding, Whole
 from unmask.decoders import Decoder
 from unmask.decoders.quota import LowConfidence
 from unmask.decoders.threshold import Threshold
@@ -39,7 +40,9 @@ class Exact(CachePolicy):
 def test_a_method_without_special_needs_goes_with_every_schedule_and_cache() -> None:
     for schedule in SCHEDULES.values():
         for cache in CACHES.values():
-            check_composition(Threshold(), schedule(), cache(), "block_causal" if schedule.grows else "bidirectional")
+            needs_blocks = cache.blockwise and not issubclass(schedule, Blocks)
+            if not needs_blocks and not (cache.fixed_canvas and schedule.grows):
+                check_composition(Threshold(), schedule(), cache(), "block_causal")
 
 
 @pytest.mark.parametrize("schedule", [Sliding(), Pipelined()])
@@ -68,6 +71,14 @@ def test_a_method_that_adds_slots_does_not_go_with_a_cache_that_needs_the_same_s
 def test_a_growing_schedule_does_not_go_with_a_cache_that_needs_the_same_slots() -> None:
     with pytest.raises(CompositionError, match=r'Growing cannot run with Pinned: .*Use schedule="sequential"'):
         check_composition(Decoder(), Growing(), Pinned(), "block_causal")
+
+
+@pytest.mark.parametrize("schedule", [Whole(), Sliding()])
+def test_a_cache_of_finished_blocks_needs_a_schedule_with_blocks(schedule: Schedule) -> None:
+    with pytest.raises(CompositionError, match=r'FinishedBlocks cannot run on .* has none. Use schedule="sequential"'):
+        check_composition(Threshold(), schedule, FinishedBlocks(), "block_causal")
+    check_composition(Threshold(), Sequential(), FinishedBlocks(), "block_causal")
+    check_composition(Threshold(), Pipelined(), FinishedBlocks(), "block_causal")
 
 
 def test_an_exact_cache_on_a_bidirectional_model_is_a_warning() -> None:

@@ -1,5 +1,6 @@
 """Summaries of a prediction, worked out from small distributions."""
 
+from dataclasses import replace
 from math import log
 from typing import Any
 
@@ -165,3 +166,18 @@ def test_a_prediction_kept_in_a_memory_follows_its_rows() -> None:
     taken = rows.take(said, torch.tensor([1]))
     for value, whole in zip((taken.tokens, taken.confidence, taken.entropy), read, strict=True):
         assert torch.equal(value, whole[1:])
+
+
+def test_without_extra_slots_a_prediction_is_that_of_the_answer_alone() -> None:
+    """Slots 3 and 4 are extra. Rows ask about different numbers of slots, and the last one about no answer slot."""
+    answers = [{0: [0.7, 0.3], 2: [0.4, 0.6], 3: [0.9, 0.1]}, {1: [0.2, 0.8], 4: [0.6, 0.4]}, {3: [0.5, 0.5]}]
+    said = predict(answers, temperature=0.9)  # type: ignore[arg-type]
+    held = torch.tensor([[True, False, False, False, False]]).expand(3, -1)
+    wide = replace(said, targets=torch.tensor([[0, -1], [-1, 1], [2, -1]]), held=held)
+    plain = wide.without_extras()
+    assert (plain.num_slots, plain.targets, plain.logits.shape[1]) == (3, None, 2)
+    for name in ("tokens", "confidence", "entropy", "known"):
+        assert torch.equal(getattr(plain, name), getattr(wide, name)[:, :3]), name
+    assert torch.equal(plain.confidence_in(plain.tokens.clamp_min(0)), plain.confidence)
+    assert plain.known.tolist() == [[False, False, True], [False, True, False], [False, False, False]]
+    assert plain.without_extras() is plain

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -252,8 +252,69 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("notes", "got"), [({}, "None"), ({"format": "unmask-trajectory-0"}, "unmask-trajectory-0")])
 def test_another_format_is_refused(tmp_path: Path, notes: dict[str, str], got: str) -> None:
     save_file({"a": torch.zeros(1)}, tmp_path / "other", metadata=notes)
-    with pytest.raises(RequestError, match=f"its format is {got}, wanted unmask-trajectory-1"):
+    with pytest.raises(RequestError, match=f"its format is {got}, wanted unmask-trajectory-1 or unmask-trajectory-2"):
         Trajectory.load(tmp_path / "other")
+
+
+def test_a_file_of_the_first_format_is_read_still(tmp_path: Path) -> None:
+    """It had whole numbers of 64 bits, and neither views nor words."""
+    trajectory = Trajectory.collect(*recorded(), facts={"model": "tiny"})
+    tensors = {f"start.{name}": getattr(trajectory.start, name) for name in STATE_FIELDS}
+    tensors |= {name: getattr(trajectory, name).contiguous() for name in EVENT_FIELDS}
+    notes = {"model": json.dumps({"mask_id": MASK, "end_ids": [END], "shift": 1}), "facts": '{"model": "tiny"}'}
+    old = Trajectory.load(broken(tmp_path / "old", tensors, notes))
+    assert_trajectories_equal(old, trajectory)
+    assert old.views is None and old.words == {}
+
+
+def test_numbers_are_stored_in_as_few_bytes_as_hold_them(tmp_path: Path) -> None:
+    state, taken = recorded()
+    state = replace(state, seed=torch.tensor([2**40, 5]))
+    trajectory = Trajectory.collect(state, iter(taken))
+    trajectory.save(tmp_path / "run")
+    stored = load_file(tmp_path / "run")
+    assert stored["slot"].dtype == torch.uint8 and stored["start.committed_at"].dtype == torch.int16
+    assert stored["start.seed"].dtype == torch.long
+    assert_trajectories_equal(Trajectory.load(tmp_path / "run"), trajectory)
+
+
+def test_words_and_control_tokens_come_back_half_characters_included(tmp_path: Path) -> None:
+    trajectory = Trajectory.collect(*recorded())
+    trajectory = replace(trajectory, words={1: "\u00fc", 2: "\udce2\udc80"}, controls={8: "<|end|>"})
+    trajectory.save(tmp_path / "run")
+    loaded = Trajectory.load(tmp_path / "run")
+    assert loaded.words == trajectory.words and loaded.controls == trajectory.controls
+    assert loaded.of_row(1).words == trajectory.words
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("slot", lambda values: values + 100),
+        ("token", lambda values: values[1:]),
+        ("kind", lambda values: values + 5),
+        ("passes", lambda values: values[:, :2].contiguous()),
+        ("passes", lambda values: values + 50),
+        ("start.masked", lambda values: values.int()),
+        ("start.tokens", lambda values: values[0]),
+        ("start.step", lambda values: values[:1]),
+    ],
+)
+def test_parts_that_do_not_fit_each_other_are_refused(tmp_path: Path, name: str, change: Any) -> None:
+    Trajectory.collect(*recorded()).save(tmp_path / "whole")
+    tensors = load_file(tmp_path / "whole")
+    tensors[name] = change(tensors[name].long() if tensors[name].dtype != torch.bool else tensors[name])
+    notes = {"model": json.dumps({"mask_id": 9, "end_ids": [], "shift": 0}), "facts": json.dumps({})}
+    with pytest.raises(RequestError, match=f'odd" is not a trajectory: {name}'):
+        Trajectory.load(broken(tmp_path / "odd", tensors, notes))
+
+
+@pytest.mark.parametrize("note", ["model", "facts", "words"])
+def test_notes_that_cannot_be_read_are_refused(tmp_path: Path, note: str) -> None:
+    Trajectory.collect(*recorded()).save(tmp_path / "whole")
+    notes = {"model": json.dumps({"mask_id": 9, "end_ids": [], "shift": 0}), "facts": json.dumps({}), note: "[1"}
+    with pytest.raises(RequestError, match='odd" is not a trajectory: '):
+        Trajectory.load(broken(tmp_path / "odd", load_file(tmp_path / "whole"), notes))
 
 
 def broken(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> Path:

@@ -116,6 +116,25 @@ def test_dream_compat_rounds_down_and_commits_the_rest_at_last(
     assert counts(method(steps=planned, compat="dream"), length) == expected
 
 
+@pytest.mark.parametrize("method", [MaskgitPlus, TopkMargin, Entropy])
+def test_dream_compat_takes_its_number_of_steps_though_there_are_fewer_slots(method: Any) -> None:
+    """8 slots in 12 steps: 12 forwards, of which at least 4 commit nothing; ours are 8."""
+    taken = counts(method(steps=12, compat="dream"), 8)
+    assert len(taken) == 12 and sum(taken) == 8 and taken[0] == 0
+    assert counts(method(steps=12), 8) == [1] * 8
+
+
+def test_origin_takes_its_number_of_steps_though_there_are_fewer_slots() -> None:
+    """A row may be done early by chance; of 20 rows one is not."""
+    state = DenoisingState.start([[0]] * 20, 8, mask_id=MASK)
+    assert max(int(step.before.step[0]) for step in steps(ScriptedPredictor([{}]), Origin(steps=12), state=state)) == 11
+
+
+@pytest.mark.parametrize(("planned", "expected"), [(8, [1, 1, 1, 1, 1, 1, 2]), (4, [2, 2, 4]), (1, [8])])
+def test_dc_leap_compat_starts_the_timetable_at_its_second_entry(planned: int, expected: list[int]) -> None:
+    assert counts(Entropy(steps=planned, compat="dc-leap"), 8) == expected
+
+
 @given(st.integers(1, 40), st.integers(1, 40))
 @settings(max_examples=30, deadline=None)
 def test_a_timetable_is_that_of_the_time_grid(masked: int, planned: int) -> None:

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import FunctionPredictor, ScriptedPredictor, steps, trace
+from fakes import FunctionPredictor, ScriptedPredictor, drifting, steps, trace
 from unmask.core.sampling import Sampling
 from unmask.core.schedules import Sequential
 from unmask.decoders import DECODERS
-from unmask.decoders.threshold import Factor, Threshold
+from unmask.decoders.quota import Entropy, LowConfidence
+from unmask.decoders.threshold import Dynamic, EntropyThreshold, Factor, Threshold
 from unmask.errors import RequestError
 
 
@@ -94,6 +95,96 @@ def test_dream_compat_opens_a_block_with_its_first_slot_alone() -> None:
     assert slots == [[1], [2], [3], [4]]
 
 
+def test_a_strict_bound_fails_itself() -> None:
+    even = {slot: [0.5, 0.5, 0.0, 0.0] for slot in (1, 2)} | {3: [0.6, 0.4, 0.0, 0.0]}
+    predictor = ScriptedPredictor([even], vocab_size=4)
+    assert [len(step) for step in trace(predictor, Threshold(0.5), length=3)] == [3]
+    assert trace(predictor, Threshold(0.5, strict=True), length=3) == [[(3, 0)], [(1, 0)], [(2, 0)]]
+
+
+UNSURE = {  # nobody reaches 0.6: the most confident is slot 1, the widest margin has slot 2, the lowest entropy slot 3
+    1: [0.52, 0.47, 0.01, 0.0, 0.0],
+    2: [0.40, 0.20, 0.20, 0.20, 0.0],
+    3: [0.50, 0.50, 0.00, 0.0, 0.0],
+}
+
+
+@pytest.mark.parametrize(("rank", "best"), [("confidence", 1), ("margin", 2), ("entropy", 3)])
+def test_the_rank_says_which_slot_is_committed_when_none_passes(rank: Any, best: int) -> None:
+    predictor = ScriptedPredictor([UNSURE], vocab_size=5)
+    assert [slot for slot, _ in trace(predictor, Threshold(0.6, rank=rank), length=3)[0]] == [best]
+
+
+def test_the_rank_does_not_touch_what_passes() -> None:
+    predictor = ScriptedPredictor([UNSURE], vocab_size=5)
+    assert [slot for slot, _ in trace(predictor, Threshold(0.51, rank="margin"), length=3)[0]] == [1]
+
+
+# Entropy threshold ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("first", "nats"), [(0.8, 0.5004), (0.9, 0.3251), (0.95, 0.1985)])
+def test_an_entropy_bound_is_in_nats(first: float, nats: float) -> None:
+    script = [{1: [1.0, 0.0, 0.0], 2: [first, 1.0 - first, 0.0]}]
+    predictor = ScriptedPredictor(script, vocab_size=3)
+    assert len(trace(predictor, EntropyThreshold(nats + 1e-4), length=2)) == 1
+    assert trace(predictor, EntropyThreshold(nats - 1e-4), length=2) == [[(1, 0)], [(2, 0)]]
+
+
+def test_the_entropy_bound_itself_passes_unless_it_is_strict() -> None:
+    predictor = ScriptedPredictor([{1: [0.5, 0.5, 0.0], 2: [0.5, 0.5, 0.0]}], vocab_size=3)
+    bound = float(steps(predictor, EntropyThreshold(), length=2)[0].prediction.entropy[0, 1])
+    assert [len(step) for step in trace(predictor, EntropyThreshold(bound), length=2)] == [2]
+    assert [len(step) for step in trace(predictor, EntropyThreshold(bound, strict=True), length=2)] == [1, 1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_negative_entropy_bound_is_one_slot_per_step_and_none_is_one_step(seed: int) -> None:
+    options = {"length": 12, "schedule": Sequential(6)}
+    one_by_one = trace(drifting(seed), Entropy(), **options)
+    assert trace(drifting(seed), EntropyThreshold(-1e-9), **options) == one_by_one
+    at_once = trace(drifting(seed), EntropyThreshold(float("inf")), **options)
+    assert [len(step) for step in at_once] == [6, 6]
+
+
+# Dynamic -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_sure_is_committed_but_never_less_than_the_quota() -> None:
+    """8 slots in 4 steps: one sure slot is topped up to 2, three are taken, none gives the two best."""
+    script = [
+        {1: (1, 0.95), 4: (1, 0.6), 2: (1, 0.5)},
+        {2: (1, 0.95), 3: (1, 0.95), 8: (1, 0.95), 5: (1, 0.8)},
+        {6: (1, 0.6), 7: (1, 0.5)},
+        {5: (1, 0.2)},
+    ]
+    slots = [[slot for slot, _ in step] for step in trace(ScriptedPredictor(script), Dynamic(0.85, 4), length=8)]
+    assert slots == [[1, 4], [2, 3, 8], [6, 7], [5]]
+
+
+def test_the_dynamic_bound_itself_fails() -> None:
+    predictor = ScriptedPredictor([{slot: [0.5, 0.5, 0.0, 0.0] for slot in (1, 2, 3)}], vocab_size=4)
+    assert [len(step) for step in trace(predictor, Dynamic(0.5), length=3)] == [1, 1, 1]
+    assert [len(step) for step in trace(predictor, Dynamic(0.499), length=3)] == [3]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_dynamic_bound_above_1_is_the_static_rule(seed: int) -> None:
+    for planned in (None, 5):
+        options = {"length": 12, "schedule": Sequential(7)}
+        static = trace(drifting(seed), LowConfidence(planned), **options)
+        assert trace(drifting(seed), Dynamic(1.1, planned), **options) == static
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_dynamic_rule_keeps_its_number_of_steps_and_with_one_slot_each_is_a_strict_threshold(seed: int) -> None:
+    options = {"length": 12, "schedule": Sequential(6)}
+    assert len(trace(drifting(seed), Dynamic(0.9, 4), **options)) <= 4
+    assert trace(drifting(seed), Dynamic(0.6), **options) == trace(
+        drifting(seed), Threshold(0.6, strict=True), **options
+    )
+
+
 # Factor --------------------------------------------------------------------------------------------------------------
 
 
@@ -137,8 +228,16 @@ def test_extreme_factors_commit_one_or_all(factor: float, expected: list[int]) -
 
 
 @pytest.mark.parametrize(
-    "spec", ["threshold(steps=0)", "low-confidence(steps=0)", "random(steps=-3)", "origin(steps=0)"]
+    "spec", ["threshold(steps=0)", "low-confidence(steps=0)", "random(steps=-3)", "origin(steps=0)", "dynamic(steps=0)"]
 )
 def test_a_number_of_steps_is_at_least_1(spec: str) -> None:
     with pytest.raises(RequestError, match="steps must be at least 1, or None for one step per token: got"):
         DECODERS.make(spec)
+
+
+def test_a_rank_is_the_name_of_a_score() -> None:
+    """Set behind the back of the tests' type checker, which would refuse it first."""
+    decoder = Threshold()
+    object.__setattr__(decoder, "rank", "luck")
+    with pytest.raises(ValueError, match='rank must be "confidence", "margin" or "entropy": got "luck"'):
+        decoder.__post_init__()

@@ -15,7 +15,38 @@ from unmask.models.facts import ModelFacts
 from unmask.presets import preset
 
 Baseline = Literal["", "A", "B"]
-GRIDS = ("table",)
+METHODS = (  # every method at its default, on the window that its paper gives it
+    "dc-leap @ sliding(length=None)",
+    "leap",
+    "wino",
+    "factor",
+    "entropy-bound",
+    "entropy-threshold",
+    "local-leap",
+    "klass",
+    "prophet(low-confidence)",
+    "lopa(threshold)",
+)
+CACHED = (  # every cache under the default method, and the pairs that papers recommend
+    *(f"threshold @ {cache}" for cache in ("prefix", "dual", "delayed", "window", "features")),
+    "dc-leap @ sliding(length=None) @ window",
+    "dc-leap @ sliding(length=None) @ features",
+    "leap @ dual",
+    "wino @ dual",
+)
+SWEEP = (  # settings to choose from, mildest first
+    *(f"threshold(threshold={bound})" for bound in (0.95, 0.85, 0.8)),
+    *(f"dc-leap(commit={bound}) @ sliding(length=None)" for bound in (0.95, 0.9, 0.8, 0.6)),
+    *(f"leap(accept={high}, early={low})" for high, low in ((0.95, 0.8), (0.9, 0.8), (0.9, 0.6), (0.85, 0.7))),
+    *(f"wino(draft={draft}, verify={verify})" for draft, verify in ((0.8, 0.9), (0.7, 0.9), (0.5, 0.9), (0.6, 0.7))),
+    *(f"factor(factor={factor})" for factor in (0.25, 0.5, 0.75)),
+    *(f"entropy-bound(gamma={bound})" for bound in (0.05, 0.2, 0.5)),
+    *(f"entropy-threshold(threshold={bound})" for bound in (0.1, 0.2, 0.35)),
+    *(f"local-leap(anchor={high}, relaxed={low})" for high, low in ((0.95, 0.85), (0.9, 0.85))),
+    *(f"klass(confidence={bound})" for bound in (0.9, 0.8)),
+    "lopa(threshold, width=2)",
+)
+GRIDS = ("table", "methods", "caches", "sweep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +132,10 @@ def _composed(name: str, decoder: str, schedule: str | None, cache: str | None) 
 def grid(name: str, length: int, schedule: str | None = None, cache: str | None = None) -> list[Contestant]:
     """A named set of methods.
 
-    "table" is the one of the project's figures: 1, 2, 4 and 8 tokens per step, and thresholds 0.9, 0.7 and 0.5. N
+    "table" is the one of the built-in model's card: 1, 2, 4 and 8 tokens per step, and thresholds 0.9, 0.7 and 0.5. N
     tokens per step is `low-confidence(steps=length / N)`, rounded up: a plan for all slots of the canvas, of which an
-    answer that ends early needs only a part.
+    answer that ends early needs only a part. "methods" has every method at its default, "caches" every cache, "sweep"
+    settings of each method to choose from.
 
     Args:
         length: answer slots, tokens.
@@ -111,6 +143,9 @@ def grid(name: str, length: int, schedule: str | None = None, cache: str | None 
     """
     if name not in GRIDS:
         raise UnknownNameError("grid", name, GRIDS)
+    listed = {"methods": METHODS, "caches": CACHED, "sweep": SWEEP}
+    if name in listed:
+        return [parse(text, schedule, cache) for text in listed[name]]
     methods = [("1 token/step", "low-confidence")]
     methods += [(f"{count} tokens/step", f"low-confidence(steps={ceil(length / count)})") for count in (2, 4, 8)]
     methods += [(f"threshold {bound}", f"threshold(threshold={bound})") for bound in (0.9, 0.7, 0.5)]

@@ -49,6 +49,7 @@ class Summary:
     seconds: float  # median per answer
     ended: float  # share of the answers that came to an end token, 0..1
     changed: int  # answers of later repeats that are not those of the first
+    drift: float | None  # mean per answer, 0..1; None = not measured
     nfe_over: Ratios
     tokens_per_second_over: Ratios
     decoder: str
@@ -150,6 +151,7 @@ def _summary(task: str, rows: list[Row], bases: dict[str, list[Row]]) -> Summary
         seconds=median(row.seconds for row in rows),
         ended=fmean(row.finish_reason == "stop" for row in once),
         changed=sum(row.changed for row in rows),
+        drift=mean_drift(once),
         nfe_over=over(mean_nfe),
         tokens_per_second_over=over(median_speed),
         decoder=first.decoder,
@@ -166,6 +168,12 @@ def _first_repeat(rows: list[Row]) -> list[Row]:
 def mean_nfe(rows: list[Row]) -> float:
     """Forward passes per answer."""
     return fmean(row.nfe for row in _first_repeat(rows))
+
+
+def mean_drift(rows: list[Row]) -> float | None:
+    """Share of commits whose token the cache has changed, mean per answer; None if it was not measured."""
+    found = [row.drift for row in rows if row.drift is not None]
+    return fmean(found) if found else None
 
 
 def speeds(rows: list[Row]) -> list[float]:
@@ -214,6 +222,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
             f"N tokens/step plans {first.length}/N steps for all {first.length} slots; an answer that ends early takes "
             "fewer."
         )
+    if any(row.drift is not None for row in rows):
+        found.append(
+            "drift: committed tokens that would have been others without the cache, step by step, in percent, mean per "
+            "answer."
+        )
     changed = sum(row.changed for row in rows)
     if changed:
         found.append(f"{changed} answers of later repeats differ from those of the first; quality is the first one's.")
@@ -226,8 +239,15 @@ def notes(rows: Sequence[Row]) -> list[str]:
 HEADINGS = ("method", "% right", "(95 %)", "NFE", "/A", "/B", "TPF", "rows", "tok/s", "/A", "/B")
 
 
+def headings(whole: Report) -> tuple[str, ...]:
+    """Those of the table; the last one only if somebody asked for it."""
+    measured = any(summary.drift is not None for summary in whole.summaries)
+    return (*HEADINGS, "drift") if measured else HEADINGS
+
+
 def cells(summary: Summary) -> tuple[str, ...]:
-    """One line of the table, as in `HEADINGS`."""
+    """One line of the table, as in `headings`."""
+    drift = () if summary.drift is None else (f"{100 * summary.drift:.1f}",)
     return (
         f"{summary.baseline or ' '} {summary.method}",
         f"{100 * summary.accuracy:.1f}",
@@ -240,6 +260,7 @@ def cells(summary: Summary) -> tuple[str, ...]:
         short(summary.tokens_per_second),
         ratio(summary.tokens_per_second_over.get("A")),
         ratio(summary.tokens_per_second_over.get("B")),
+        *drift,
     )
 
 
@@ -282,7 +303,7 @@ def tables(whole: Report) -> list[Table]:
 
 def _table(whole: Report, task: str) -> Table:
     table = Table(title=title(whole, task), title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
-    for place, heading in enumerate(HEADINGS):
+    for place, heading in enumerate(headings(whole)):
         if place == 0:
             table.add_column(heading, overflow="fold")
         else:
@@ -297,7 +318,8 @@ def markdown(whole: Report) -> str:
     parts = [setting(whole) + "."]
     for task in whole.tasks:
         parts.append(f"**{title(whole, task)}**")
-        lines = [HEADINGS, ("---", *["---:"] * (len(HEADINGS) - 1)), *(cells(one) for one in whole.of(task))]
+        names = headings(whole)
+        lines = [names, ("---", *["---:"] * (len(names) - 1)), *(cells(one) for one in whole.of(task))]
         parts.append("\n".join("| " + " | ".join(cell.strip() for cell in line) + " |" for line in lines))
     parts.append("\n".join(f"* {note}" for note in whole.notes))
     return "\n\n".join(parts) + "\n"

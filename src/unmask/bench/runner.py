@@ -60,6 +60,7 @@ class Row:
     tokens_per_second: float  # useful_tokens / seconds
     finish_reason: FinishReason
     changed: bool  # not the tokens of the first repeat
+    drift: float | None  # share of commits whose token the cache has changed, 0..1; None = not measured
     decoder: str
     schedule: str
     cache: str
@@ -103,6 +104,7 @@ def bench(
     length: int = DEFAULT_LENGTH,
     batch_size: int = 1,
     seed: int = 0,
+    drift: bool = False,
     clock: Callable[[], float] = time.perf_counter,
     tick: Callable[[], None] = lambda: None,
 ) -> Iterator[Row]:
@@ -118,6 +120,7 @@ def bench(
         length: answer slots, tokens.
         batch_size: problems of one task decoded together.
         seed: problem i draws from stream seed + i, whatever the method and the batch.
+        drift: also measure how many commits each cache has changed, in a run of its own outside the clock.
         clock: tells seconds.
         tick: called outside the clock whenever a method has decoded a batch, also in the warm-up; see `num_ticks`.
 
@@ -130,7 +133,7 @@ def bench(
     if not problems:
         raise RequestError("got no problems; give at least one")
     methods, prompts = line_up(contestants, model.facts), encoded(model, problems, length)
-    return _Run(model, list(problems), prompts, methods, length, batch_size, seed, clock, tick).rows(repeats)
+    return _Run(model, list(problems), prompts, methods, length, batch_size, seed, drift, clock, tick).rows(repeats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +147,12 @@ class _Run:
     length: int
     batch_size: int
     seed: int
+    drift: bool
     clock: Callable[[], float]
     tick: Callable[[], None]
     verdicts: dict[tuple[int, str], bool] = field(default_factory=dict)  # by problem and text
     first_tokens: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # by method and problem
+    drifts: dict[tuple[str, int], float | None] = field(default_factory=dict)  # by method and problem
 
     def rows(self, repeats: int) -> Iterator[Row]:
         shared = self._shared_facts()
@@ -159,6 +164,8 @@ class _Run:
             for number, batch in enumerate(batches):
                 turns = [self._turn(batch, *method) for method in rotated(self.methods, number + repeat)]
                 self._grade(batch, turns)
+                if self.drift and repeat == 0:
+                    self._measure_drift(batch)
                 for turn in turns:
                     yield from self._turn_rows(turn, batch, number, repeat, shared)
 
@@ -167,6 +174,8 @@ class _Run:
             [self.prompts[index] for index in batch],
             self.length,
             mask_id=self.model.facts.mask_id,
+            end_ids=self.model.facts.end_ids,
+            shift=self.model.facts.shift,
             seeds=[self.seed + index for index in batch],
             device=self.model.device,
         )
@@ -189,6 +198,15 @@ class _Run:
         }
         verdicts = grade([self.problems[index] for index, _ in answers], [text for _, text in answers])
         self.verdicts.update(zip(answers, verdicts, strict=True))
+
+    def _measure_drift(self, batch: list[int]) -> None:
+        """Decode once more, with a second forward pass per step; nothing stored is nothing changed."""
+        for contestant, recipe in self.methods:
+            found: list[float | None] = [0.0] * len(batch)
+            if recipe.cache.keeps:
+                completions = complete(self.model, self._state(batch), recipe, record=False, drift=True)
+                found = [completion.drift for completion in completions]
+            self.drifts.update(zip(((contestant.name, index) for index in batch), found, strict=True))
 
     def _turn_rows(
         self, turn: _Turn, batch: list[int], number: int, repeat: int, shared: dict[str, Any]
@@ -226,6 +244,7 @@ class _Run:
                 tokens_per_second=counts.tokens_per_second(seconds),
                 finish_reason=completion.finish_reason,
                 changed=self.first_tokens.setdefault((method, index), completion.tokens) != completion.tokens,
+                drift=self.drifts.get((method, index)),
                 batch_size=self.batch_size,
                 seed=self.seed + index,
                 config_hash=digest(json.dumps(config, sort_keys=True), 12),

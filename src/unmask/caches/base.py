@@ -130,6 +130,7 @@ class CachePolicy:
     keeps: ClassVar[bool] = True  # does the store have to remember anything?
     fixed_canvas: ClassVar[bool] = False  # needs the same slots at every step
     exact: ClassVar[bool] = False  # equals no cache, token for token, on block-causal models
+    blockwise: ClassVar[bool] = False  # needs a schedule that cuts the canvas into blocks
 
     def begin(self, state: DenoisingState) -> Memory:
         """First memory of these rows."""

@@ -38,7 +38,11 @@ def bench(
     ] = None,
     grid_name: Annotated[
         str | None,
-        typer.Option("--grid", help='"table": 1, 2, 4 and 8 tokens per step, and thresholds 0.9, 0.7 and 0.5.'),
+        typer.Option(
+            "--grid",
+            help='"table": 1, 2, 4 and 8 tokens per step, and thresholds 0.9, 0.7 and 0.5. "methods": every method at '
+            'its default. "caches": every cache. "sweep": settings of each method to choose from.',
+        ),
     ] = None,
     schedule: Annotated[
         str | None, typer.Option(help='Schedule of every method that names none with "@". The baselines keep theirs.')
@@ -72,6 +76,10 @@ def bench(
     batch_size: Annotated[int, typer.Option(min=1, help="Problems decoded together.")] = 1,
     repeats: Annotated[int, typer.Option(min=1, help="Times everything is measured; the table shows medians.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the suite's problems and of the noise.")] = 0,
+    drift: Annotated[
+        bool,
+        typer.Option("--drift", help="Also measure how many tokens each cache has changed, outside the clock."),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Append a JSON row per answer to this file, as soon as it is there.")
     ] = None,
@@ -104,7 +112,15 @@ def bench(
     interrupted = False
     with _bar(runner.num_ticks(methods, asked, batch_size, repeats)) as tick:
         answers = runner.bench(
-            loaded, asked, chosen, repeats=repeats, length=length, batch_size=batch_size, seed=seed, tick=tick
+            loaded,
+            asked,
+            chosen,
+            repeats=repeats,
+            length=length,
+            batch_size=batch_size,
+            seed=seed,
+            drift=drift,
+            tick=tick,
         )
         with RowFile(out) if out else nullcontext() as file:
             try:

@@ -59,7 +59,12 @@ def generate(
     dtype: Annotated[str, typer.Option(help='"auto", "float32", "bfloat16", "float16".')] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show the answer as it is denoised.")] = False,
-    trace: Annotated[Path | None, typer.Option(help="Save the trajectory to this file.", show_default=False)] = None,
+    drift: Annotated[
+        bool, typer.Option("--drift", help="Measure how many tokens the cache has changed; takes twice as long.")
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Save the trajectory to this file, for `unmask show`.", show_default=False)
+    ] = None,
 ) -> None:
     """Answer one prompt, and say what it cost."""
     question = _read(prompt)
@@ -79,6 +84,7 @@ def generate(
     from unmask.generation import Recipe, resolve, start_state
     from unmask.loading import load
     from unmask.show.terminal import Screen
+    from unmask.show.words import with_words
 
     check_device(device)
     for registry in (DECODERS, SCHEDULES, CACHES):
@@ -98,13 +104,13 @@ def generate(
     terminal = console_for("stderr")
     if watch:
         with Screen(terminal, f"{recipe.specs()['decoder']} on {model}") as screen:
-            answer = decode(loaded, state, recipe, facts, screen)
+            answer = decode(loaded, state, recipe, facts, screen, views=trace is not None, drift=drift)
     else:
-        answer = decode(loaded, state, recipe, facts)
+        answer = decode(loaded, state, recipe, facts, views=trace is not None, drift=drift)
     assert answer.trajectory is not None, "decode always keeps the trajectory"
     try:
         if trace is not None:
-            _save(answer.trajectory, trace)
+            _save(with_words(answer.trajectory, loaded.text), trace)
     finally:  # the answer is there, whatever became of the file
         if as_json:
             parts = {kind: recipe.specs()[kind] for kind in ("decoder", "schedule", "cache")}
@@ -152,13 +158,15 @@ def _result(answer: "Completion") -> dict[str, object]:
         "rows_computed": answer.rows_computed,
         "seconds": answer.seconds,
         "finish_reason": answer.finish_reason,
+        "drift": answer.drift,
     }
 
 
 def cost(answer: "Completion") -> str:
     """What an answer cost, in one line."""
     rate = len(answer.tokens) / answer.seconds if answer.seconds else 0.0
+    drift = "" if answer.drift is None else f", drift {100 * answer.drift:.1f} %"
     return (
         f"{len(answer.tokens)} tokens, NFE {answer.nfe}, TPF {answer.tpf:.2f}, {answer.rows_computed:,} rows, "
-        f"{rate:,.0f} tokens/s"
+        f"{rate:,.0f} tokens/s{drift}"
     )

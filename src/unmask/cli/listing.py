@@ -84,7 +84,9 @@ def _nature(kind: Kind, part: type[Any]) -> dict[str, Any]:
     if kind is Kind.CACHES:
         return {"exact": part.exact}
     if kind is Kind.DECODERS:
-        return {"revokes": part.revokes, "schedule": None if part.schedule is None else part.schedule.__name__}
+        # a method made of methods answers such questions only once it holds some
+        revokes = part.revokes if isinstance(part.revokes, bool) else None
+        return {"revokes": revokes, "schedule": part.schedule.__name__ if isinstance(part.schedule, type) else None}
     return {}
 
 

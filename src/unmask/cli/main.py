@@ -18,6 +18,7 @@ from unmask.cli.generate import generate
 from unmask.cli.inspect import inspect
 from unmask.cli.listing import list_parts
 from unmask.cli.output import say
+from unmask.cli.show import show
 from unmask.errors import UnmaskError
 
 FAILED = 2  # a mistake of the person at the keyboard, in the options or in what they name
@@ -104,6 +105,7 @@ def root(
 
 app.command("generate")(generate)
 app.command("demo")(demo)
+app.command("show")(show)
 app.command("list")(list_parts)
 app.command("inspect")(inspect)
 

@@ -3,7 +3,7 @@
 import warnings
 from typing import Any
 
-from unmask.core.schedules import Schedule
+from unmask.core.schedules import Blocks, Schedule
 from unmask.errors import CompositionError
 
 
@@ -19,6 +19,8 @@ def check_composition(decoder: Any, schedule: Schedule, cache: Any, attention: s
         CompositionError: the pair is senseless; the message names a way out.
     """
     method, policy, plan = type(decoder).__name__, type(cache).__name__, type(schedule).__name__
+    if decoder.clash:
+        raise CompositionError(decoder.clash)
     if decoder.spreads and schedule.overlaps:
         raise CompositionError(
             f"{method} cannot spread a number of steps over {plan}: its windows overlap. Leave steps out, or use "
@@ -48,6 +50,11 @@ def check_composition(decoder: Any, schedule: Schedule, cache: Any, attention: s
         raise CompositionError(
             f"{plan} cannot run with {policy}: the schedule lets the canvas grow, the cache needs the same slots at "
             'every step. Use schedule="sequential" or another cache.'
+        )
+    if cache.blockwise and not isinstance(schedule, Blocks):
+        raise CompositionError(
+            f"{policy} cannot run on {plan}: it freezes blocks that are finished, and that schedule has none. Use "
+            'schedule="sequential" or "pipelined", or another cache.'
         )
     if cache.exact and cache.keeps and attention == "bidirectional":
         warnings.warn(

@@ -1,6 +1,6 @@
 """The loop. Every method, cache, schedule and model of the project runs through this one function.
 
-Shape letters: b batch rows still running, l canvas slots.
+Shape letters: b batch rows still running, l canvas slots, c candidate canvases of all rows.
 """
 
 from collections.abc import Iterator
@@ -93,7 +93,7 @@ class Method(Protocol):
     def idles(self) -> bool: ...
     @property
     def branches(self) -> int: ...
-    def fork(self, state: DenoisingState, memory: Memory) -> DenoisingState: ...
+    def fork(self, state: DenoisingState, memory: Memory) -> tuple[DenoisingState, Int[Tensor, " c"]]: ...
     def begin(self, state: DenoisingState) -> Memory: ...
     def view(self, state: DenoisingState, window: Window, memory: Memory) -> Canvas: ...
     def asks(self, state: DenoisingState, window: Window, canvas: Canvas) -> Bool[Tensor, "b s"]: ...
@@ -108,8 +108,8 @@ class Step:
 
     row_ids: Int[Tensor, " b"]  # which rows of the first state these are
     before: DenoisingState
-    window: Window
-    canvas: Canvas  # with branches: the canvas that won
+    window: Window  # with branches: that of the canvas that won
+    canvas: Canvas  # with branches: the one that won
     prediction: Prediction  # about this canvas
     move: Move
     filled: Bool[Tensor, "b l"]  # masked slots closed behind an end token, no work of the model
@@ -153,12 +153,11 @@ def denoise(
             running = (state, row_ids, memory, schedule_memory, cache_memory, store, window)
             running = tree.take(running, live.nonzero()[:, 0])
             state, row_ids, memory, schedule_memory, cache_memory, store, window = running
-        scene, scene_memory = (state, window), cache_memory
+        scene, scene_memory, owner = (state, window), cache_memory, None
         if decoder.branches > 1:
-            fan = torch.arange(state.num_rows, device=state.tokens.device).repeat_interleave(decoder.branches)
-            shown = decoder.fork(state, memory)
-            scene_memory, store = tree.take((cache_memory, store), fan)
-            scene = shown, schedule.window(shown, tree.take(schedule_memory, fan))
+            shown, owner = decoder.fork(state, memory)
+            scene_memory, store = tree.take((cache_memory, store), owner)
+            scene = shown, schedule.window(shown, tree.take(schedule_memory, owner))
         canvas = decoder.view(*scene, memory)
         frozen = _frozen(cache.frozen(*scene, scene_memory), store, canvas)
         work = plan(canvas, scene[1], decoder.asks(*scene, canvas), frozen, predictor.facts.shift)
@@ -172,11 +171,11 @@ def denoise(
             prediction = prediction.hold(stop.held(*scene, prediction, predictor.facts.end_ids))
         decision = decoder.decide(*scene, prediction, memory)
         move, memory = decision if isinstance(decision, tuple) else (decision, memory)
-        if decoder.branches > 1:
+        if owner is not None:
             assert move.branch is not None, "a decoder with branches says which one won"
-            winners = torch.arange(state.num_rows, device=state.tokens.device) * decoder.branches + move.branch
-            canvas, prediction, store = tree.take((canvas, prediction, store), winners)
-            computed = computed.view(-1, decoder.branches).sum(-1)
+            won = torch.searchsorted(owner, torch.arange(state.num_rows, device=owner.device)) + move.branch
+            window, canvas, prediction, store = tree.take((scene[1], canvas, prediction, store), won)
+            computed = computed.new_zeros(state.num_rows).index_add(0, owner, computed)
         if not decoder.idles and bool((window.must.any(-1) & ~move.changes).any()):
             raise StalledDecoding(f"{decoder} changed nothing at a step that has to commit at least one slot")
         before, after = state, state.apply(move)

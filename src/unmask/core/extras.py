@@ -108,6 +108,19 @@ def speakers(state: DenoisingState, about: Bool[Tensor, "b l"], sees: Bool[Tenso
     return Extras(tokens, left, exists, slots, shown & (state.slots[:, None] != left[..., None]))
 
 
+def replicas(state: DenoisingState, about: Bool[Tensor, "b l"], sees: Bool[Tensor, "b l l"]) -> Extras:
+    """Per slot of `about` a copy of the row that speaks about it, which is asked about it once more.
+
+    With everything to see it says what the row itself says. A copy never sees the row it is a copy of; that of a
+    shifted model does see the slot it is asked about, as the row itself does.
+
+    Args:
+        about, sees: as in `masks`.
+    """
+    own = torch.eye(state.num_slots, dtype=torch.bool, device=sees.device)
+    return speakers(state, about, sees | own) if state.shift else masks(state, about, sees & ~own)
+
+
 def _rows(sees: Bool[Tensor, "b l l"], slots: Int[Tensor, "b n"]) -> Bool[Tensor, "b n l"]:
     return sees.gather(1, slots[..., None].expand(-1, -1, sees.shape[2]))
 

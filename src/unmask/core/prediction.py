@@ -103,6 +103,20 @@ class Prediction:
         divergence = (now * (now.log() - old.log())).sum(-1)
         return self._spread(torch.where(place < 0, float("inf"), divergence), float("inf"))
 
+    def without_extras(self) -> "Prediction":
+        """What was said about the answer's slots alone, for parts that know nothing of extra ones."""
+        if self.targets is None:
+            return self
+        num_slots = self.num_slots - self.targets.shape[1]
+        ranks = torch.arange(self.work.asked.shape[1], device=self.targets.device)[None]
+        count = ((self.work.asked < num_slots) & (ranks < self.work.num_asked[:, None])).sum(-1)  # they come first
+        width = max(int(count.max()), 1)
+        asked = torch.where(ranks < count[:, None], self.work.asked, self.work.asked[:, :1])[:, :width]
+        asked, speakers = asked.clamp_max(num_slots - 1), self.work.speakers[:, :width]
+        work = replace(self.work, asked=asked, num_asked=count, speakers=speakers)
+        held = None if self.held is None else self.held[:, :num_slots]
+        return Prediction(self.logits[:, :width], work, num_slots, self.sampling, self.noise, held)
+
     def hold(self, slots: Bool[Tensor, "b s"]) -> "Prediction":
         """The same prediction, with some slots barred from being committed at this step."""
         copy = replace(self, held=slots)

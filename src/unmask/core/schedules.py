@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from unmask.core.state import DenoisingState
 from unmask.core.window import Window
@@ -91,7 +92,7 @@ class Sequential(Blocks):
         current = torch.where(state.masked, blocks, state.num_slots).amin(-1, keepdim=True)  # a row that is done: none
         opened = _next_step(state, blocks < current)
         inside = state.answer & (blocks == current)
-        return Window(inside, state.exists, inside & state.masked, state.step - opened)
+        return Window(inside, state.exists, inside & state.masked, state.step - opened, blocks=blocks)
 
     def _limited(self, state: DenoisingState, blocks: Int[Tensor, "b l"]) -> Window:
         """Block k ends when it is full or has had `block_steps` steps, whichever comes first."""
@@ -110,7 +111,7 @@ class Sequential(Blocks):
         inside = state.answer & (blocks == current[:, None])
         leftover = state.masked & (blocks < current[:, None]) & (age == 0)[:, None]
         inside = (inside | leftover) & (current >= 0)[:, None]
-        return Window(inside, state.exists, inside & state.masked, age)
+        return Window(inside, state.exists, inside & state.masked, age, blocks=blocks)
 
 
 def _next_step(state: DenoisingState, before: Tensor) -> Int[Tensor, " b"]:
@@ -120,7 +121,11 @@ def _next_step(state: DenoisingState, before: Tensor) -> Int[Tensor, " b"]:
 
 @dataclass(frozen=True, slots=True)
 class Sliding(Schedule):
-    """Open the next `length` slots behind everything that is decided from the left on; the window moves at each commit.
+    """Open the next `length` slots behind everything that is decided from the left on.
+
+    The window moves whenever its first slot is decided, and counts as just opened then. Caches that recompute
+    everything when a window opens (`prefix`, `dual`, `delayed`) are right here too but save nothing with a method that
+    always decides the first slot; `window` is the cache for this schedule.
 
     Source: DC-Leap's verification window. Deviates: given text inside the answer is passed over.
     """
@@ -147,7 +152,7 @@ class Pipelined(Blocks):
     A block is appended, at most one per step, once a share `add` of the block before it is decided; it has to commit
     something at every step once a share `force` of the block before it is decided. Slots of later blocks do not exist
     for the model yet. With `add=1` blocks follow one another, as in plain block diffusion. An end token, committed
-    anywhere, stops the appending unless `end_stops` is off.
+    anywhere, stops the appending unless `end_stops` is off or there is given text behind the first hole (infilling).
 
     Source: Wang et al., Discrete Diffusion Forcing (arXiv 2508.09192), section 3.3. Deviates: the last block may be
     short, where the released code drops the remainder of the length.
@@ -169,58 +174,53 @@ class Pipelined(Blocks):
 
     def window(self, state: DenoisingState, memory: Memory) -> Window:
         blocks = self.blocks(state)
-        opened, forced = self._opened(state, blocks)
+        number = _numbers(state.answer, blocks)
+        size, left = (_totals(number, flags) for flags in (state.answer, state.answer & state.masked))
+        forced = (1.0 - left / size.clamp_min(1.0) >= self.force).gather(1, (number - 1).clamp_min(0))
+        waiting = state.answer & (number > self._last(state, number, size))
+        there = blocks < torch.where(waiting, blocks, state.num_slots).amin(-1, keepdim=True)
         current = torch.where(state.masked, blocks, state.num_slots).amin(-1, keepdim=True)
-        inside = state.answer & opened & (blocks >= current)
+        inside = state.answer & there & (blocks >= current)
         age = state.step - _next_step(state, state.answer & (blocks < current))
-        return Window(inside, opened & state.exists, inside & state.masked & forced, age, group=blocks)
+        must = inside & state.masked & forced
+        return Window(inside, there & state.exists, must, age, group=blocks, blocks=blocks)
 
-    def _opened(
-        self, state: DenoisingState, blocks: Int[Tensor, "b l"]
-    ) -> tuple[Bool[Tensor, "b l"], Bool[Tensor, "b l"]]:
-        """Slots of the appended blocks, and of those that are obliged to commit, worked out from the commit steps.
+    def _last(
+        self, state: DenoisingState, number: Int[Tensor, "b l"], size: Float[Tensor, "b k"]
+    ) -> Int[Tensor, "b 1"]:
+        """Number of the last block that has been appended, worked out from the commit steps.
 
-        Block k + 1 is appended one step after block k, or when the share `add` of block k had been decided, whichever
-        is later; never after its own first commit (a candidate canvas may have been ahead), and never after an end.
+        A block with a commit is there, and so are all before it. The one behind has no commit, so it is the only one
+        that may have been appended since: when enough of the last block had been decided, and no end token yet.
         """
         decided = state.answer & ~state.masked
-        never = state.num_slots + state.step + 1
-        ended = never  # the step at which an end token was committed
-        if self.end_stops and state.end_ids:
-            ends = torch.isin(state.tokens, torch.tensor(state.end_ids, device=state.tokens.device)) & decided
-            ended = torch.where(ends, state.committed_at, never[:, None]).amin(-1)
-        opened, forced = state.slots < state.prompt_length[:, None], torch.zeros_like(state.masked)
-        appended = torch.full_like(state.step, -1)  # the step at which the block before was appended
-        reached = torch.zeros_like(state.step)  # the step from which on its share `add` was decided
-        share = torch.ones_like(state.step, dtype=torch.float64)  # how much of it is decided
-        for block in range(max(int(blocks.min()), 0), int(blocks.max()) + 1):
-            inside = state.answer & (blocks == block)
-            there = inside.any(-1)
-            when = torch.maximum(appended + 1, reached)
-            when = torch.where(when > ended, never, when)
-            begun = torch.where(inside & decided, state.committed_at, never[:, None]).amin(-1)
-            appended = torch.where(there, torch.minimum(when, begun), appended)
-            opened = opened | (blocks == block) & (appended <= state.step)[:, None]
-            forced = forced | inside & (share >= self.force)[:, None]
-            size, left = inside.sum(-1), (inside & state.masked).sum(-1)
-            share = torch.where(there, 1.0 - left.double() / size.clamp_min(1), share)
-            reached = torch.where(there, self._reached(state, inside & decided, size, never), reached)
-        return opened, forced
+        begun = torch.where(decided, number, 0).amax(-1, keepdim=True)
+        until = self._ended(state, decided)[:, None]  # a step appends before it commits
+        if self.add == 0.0:
+            return torch.maximum(begun, until + 1)  # every step has appended one
+        count = (decided & (number == begun) & (state.committed_at < until)).sum(-1, keepdim=True)
+        of = size.gather(1, begun)
+        return begun + (1.0 - (of - count) / of.clamp_min(1.0) >= self.add)
 
-    def _reached(
-        self, state: DenoisingState, decided: Bool[Tensor, "b l"], size: Int[Tensor, " b"], never: Int[Tensor, " b"]
-    ) -> Int[Tensor, " b"]:
-        """The first step that began with the share `add` of a block decided."""
-        wanted = self._enough(size)
-        order = torch.where(decided, state.committed_at + 1, never[:, None]).sort(-1).values
-        at = order.gather(1, (wanted - 1).clamp_min(0)[:, None])[:, 0]
-        return torch.where(wanted > 0, at, 0)
+    def _ended(self, state: DenoisingState, decided: Bool[Tensor, "b l"]) -> Int[Tensor, " b"]:
+        """The step that committed the first end token; the present one where none has."""
+        if not self.end_stops or not state.end_ids:
+            return state.step
+        infill = (state.given & (state.slots >= state.prompt_length[:, None])).any(-1, keepdim=True)
+        ends = torch.isin(state.tokens, torch.tensor(state.end_ids, device=state.tokens.device)) & decided & ~infill
+        return torch.where(ends, state.committed_at, state.step[:, None]).amin(-1)
 
-    def _enough(self, size: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        """The smallest number of decided slots whose share of a block of `size` slots reaches `add`."""
-        counts = torch.arange(int(size.max()) + 1, device=size.device)
-        passes = 1.0 - (size[:, None] - counts).double() / size.clamp_min(1)[:, None] >= self.add
-        return passes.int().argmax(-1)
+
+def _numbers(answer: Bool[Tensor, "b l"], blocks: Int[Tensor, "b l"]) -> Int[Tensor, "b l"]:
+    """Number of every answer slot's block among the blocks that have any, from 1 on; given slots: of the one before."""
+    highest = torch.where(answer, blocks, -1).cummax(-1).values
+    return (highest > functional.pad(highest, (1, 0), value=-1)[:, :-1]).cumsum(-1)
+
+
+def _totals(number: Int[Tensor, "b l"], flags: Bool[Tensor, "b l"]) -> Float[Tensor, "b k"]:
+    """How many of the flagged slots each block has, by its number; nothing at 0."""
+    totals = torch.zeros(len(number), number.shape[1] + 1, dtype=torch.float64, device=number.device)
+    return totals.scatter_add(1, number, flags.double())
 
 
 SCHEDULES: Registry[Schedule] = Registry(

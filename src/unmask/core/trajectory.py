@@ -1,13 +1,17 @@
 """The record of a run: every commit, revocation and fill. One format for traces, tests, training and pictures.
 
+On request it also has what the model was shown at each step (`core/views.py`) and the text of its tokens; both are for
+pictures, and replaying needs neither.
+
 Shape letters: b rows, l slots, e events, t (row, step) pairs.
 """
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -15,11 +19,14 @@ from torch import Tensor
 
 from unmask.core.denoise import Step
 from unmask.core.state import DenoisingState, Move
+from unmask.core.views import Views, within
 from unmask.errors import RequestError
 
-FORMAT = "unmask-trajectory-1"
+FORMAT = "unmask-trajectory-2"
+READABLE = (FORMAT, "unmask-trajectory-1")  # 1: whole numbers of 64 bits, and neither views nor words
 _STATE_FIELDS = ("tokens", "masked", "given", "exists", "committed_at", "prompt_length", "step", "seed")
 _EVENT_FIELDS = ("row", "step", "kind", "slot", "token", "confidence", "passes")
+_VIEW_FIELDS = tuple(Views.__dataclass_fields__)
 
 
 class Kind(IntEnum):
@@ -43,11 +50,21 @@ class Trajectory:
     confidence: Float[Tensor, " e"]  # probability of the token when it was committed, 0..1; 0 for other kinds
     passes: Int[Tensor, "t 3"]  # (row, step, hidden states computed) of every forward pass, also of idle ones
     facts: dict[str, str]  # free text: model, decoder spec, schedule, cache
+    views: Views | None = None  # what the model was shown
+    words: dict[int, str] = field(default_factory=dict)  # text of tokens; half a character as surrogate escapes
+    controls: dict[int, str] = field(default_factory=dict)  # literals of tokens that are no text
 
     @classmethod
-    def collect(cls, start: DenoisingState, steps: Iterable[Step], facts: dict[str, str] | None = None) -> "Trajectory":
-        """Run a denoising loop to its end and keep what happened."""
-        recorder = Recorder(start)
+    def collect(
+        cls,
+        start: DenoisingState,
+        steps: Iterable[Step],
+        facts: dict[str, str] | None = None,
+        *,
+        views: bool = False,
+    ) -> "Trajectory":
+        """Run a denoising loop to its end and keep what happened, with `views` also what the model was shown."""
+        recorder = Recorder(start, views=views)
         for step in steps:
             recorder.add(step)
         return recorder.trajectory(facts)
@@ -64,14 +81,16 @@ class Trajectory:
         """The trajectory of one row alone, as row 0."""
         if not 0 <= row < self.start.num_rows:
             raise RequestError(f"no row {row} in this trajectory; it has rows 0 to {self.start.num_rows - 1}")
-        mine, passes = self.row == row, self.passes[self.passes[:, 0] == row].clone()
+        mine, my_passes = self.row == row, self.passes[:, 0] == row
+        passes = self.passes[my_passes].clone()
         passes[:, 0] = 0
         events = {name: getattr(self, name)[mine] for name in ("step", "kind", "slot", "token", "confidence")}
-        return Trajectory(
-            self.start.take(torch.tensor([row])),
-            torch.zeros_like(self.row[mine]),
+        return replace(
+            self,
+            start=self.start.take(torch.tensor([row])),
+            row=torch.zeros_like(self.row[mine]),
             passes=passes,
-            facts=self.facts,
+            views=self.views and self.views.only(my_passes),
             **events,
         )
 
@@ -109,11 +128,13 @@ class Trajectory:
         from safetensors.torch import save_file
 
         path = Path(path)
-        tensors = {f"start.{name}": getattr(self.start, name).contiguous() for name in _STATE_FIELDS}
-        for name in _EVENT_FIELDS:
-            tensors[name] = getattr(self, name).contiguous()
+        tensors = {f"start.{name}": _narrow(getattr(self.start, name)) for name in _STATE_FIELDS}
+        tensors |= {name: _narrow(getattr(self, name)) for name in _EVENT_FIELDS}
+        if self.views is not None:
+            tensors |= {f"view.{name}": _narrow(getattr(self.views, name)) for name in _VIEW_FIELDS}
         about = {"mask_id": self.start.mask_id, "end_ids": self.start.end_ids, "shift": self.start.shift}
         notes = {"format": FORMAT, "model": json.dumps(about), "facts": json.dumps(self.facts)}
+        notes["words"], notes["controls"] = json.dumps(self.words), json.dumps(self.controls)
         partial = path.with_name(path.name + ".part")
         try:
             save_file(tensors, partial, metadata=notes)
@@ -139,24 +160,96 @@ class Trajectory:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
             raise RequestError(f'"{path}" is not a trajectory: {error}') from None
-        if notes.get("format") != FORMAT:
-            raise RequestError(f'"{path}" is not a trajectory: its format is {notes.get("format")}, wanted {FORMAT}')
-        wanted = {f"start.{name}" for name in _STATE_FIELDS} | set(_EVENT_FIELDS)
+        if notes.get("format") not in READABLE:
+            wrong = f"its format is {notes.get('format')}, wanted {' or '.join(reversed(READABLE))}"
+            raise RequestError(f'"{path}" is not a trajectory: {wrong}')
+        seen = {f"view.{name}" for name in _VIEW_FIELDS}
+        wanted = (
+            {f"start.{name}" for name in _STATE_FIELDS} | set(_EVENT_FIELDS) | (seen if seen & set(tensors) else set())
+        )
         if set(tensors) != wanted or not {"model", "facts"} <= set(notes):
             wrong = ", ".join(sorted(set(tensors) ^ wanted)) or "model or facts"
             raise RequestError(f'"{path}" is not a trajectory: missing or unknown parts: {wrong}')
-        start = {name: tensors.pop(f"start.{name}") for name in _STATE_FIELDS}
+        try:
+            return cls._assembled({name: _widened(tensor) for name, tensor in tensors.items()}, notes)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RequestError(f'"{path}" is not a trajectory: {error}') from None
+
+    @classmethod
+    def _assembled(cls, tensors: dict[str, Tensor], notes: dict[str, str]) -> "Trajectory":
+        parts: dict[str, Any] = {name: tensors.pop(f"start.{name}") for name in _STATE_FIELDS}
         about = json.loads(notes["model"])
         about["end_ids"] = tuple(about["end_ids"])
-        state = DenoisingState(**start, **about)
-        return cls(start=state, facts=json.loads(notes["facts"]), **tensors)
+        views = None
+        if "view.open" in tensors:
+            views = Views(**{name: tensors.pop(f"view.{name}") for name in _VIEW_FIELDS})
+        words, controls = (
+            {int(token): str(word) for token, word in json.loads(notes.get(name, "{}")).items()}
+            for name in ("words", "controls")
+        )
+        _check_start(parts)
+        start = DenoisingState(**parts, **about)
+        _check_events(tensors, *start.tokens.shape)
+        if views and not views.fits(len(tensors["passes"]), start.num_slots):
+            raise ValueError("its views do not fit its passes")
+        facts = {str(name): str(value) for name, value in json.loads(notes["facts"]).items()}
+        return cls(start=start, facts=facts, views=views, words=words, controls=controls, **tensors)
+
+
+def _narrow(tensor: Tensor) -> Tensor:
+    """The same whole numbers in as few bytes as hold them; anything else as it is."""
+    if tensor.dtype == torch.long:
+        low, high = (int(tensor.min()), int(tensor.max())) if tensor.numel() else (0, 0)
+        fitting = (kind for kind in (torch.uint8, torch.int16, torch.int32) if _holds(kind, low, high))
+        tensor = tensor.to(next(fitting, torch.long))
+    return tensor.contiguous()
+
+
+def _holds(kind: torch.dtype, low: int, high: int) -> bool:
+    return torch.iinfo(kind).min <= low and high <= torch.iinfo(kind).max
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.bool or tensor.is_floating_point() else tensor.long()
+
+
+def _check_start(parts: dict[str, Tensor]) -> None:
+    """Raises ValueError unless these make a state."""
+    rows, slots = parts["tokens"].shape if parts["tokens"].ndim == 2 else (0, 0)
+    for name, tensor in parts.items():
+        size = (rows,) if name in ("prompt_length", "step", "seed") else (rows, slots)
+        wanted = torch.bool if name in ("masked", "given", "exists") else torch.long
+        if not rows or tensor.shape != size or tensor.dtype != wanted:
+            raise ValueError(f"start.{name} is {tensor.dtype} of shape {tuple(tensor.shape)}")
+
+
+def _check_events(parts: dict[str, Tensor], rows: int, slots: int) -> None:
+    """Raises ValueError unless these can have happened to a state of that size."""
+    count = parts["row"].shape
+    for name in _EVENT_FIELDS[:-1]:
+        if parts[name].ndim != 1 or parts[name].shape != count:
+            raise ValueError(f"{name} has shape {tuple(parts[name].shape)}")
+    passes = parts["passes"]
+    if passes.ndim != 2 or passes.shape[1] != 3:
+        raise ValueError(f"passes has shape {tuple(passes.shape)}")
+    checks = [("row", parts["row"], rows), ("slot", parts["slot"], slots), ("kind", parts["kind"], len(Kind))]
+    for name, values, stop in [*checks, ("passes", passes[:, 0], rows)]:
+        if not within(values, 0, stop):
+            raise ValueError(f"{name} goes beyond {stop - 1}")
 
 
 class Recorder:
-    """Collects steps while somebody else drives the loop."""
+    """Collects steps while somebody else drives the loop.
 
-    def __init__(self, start: DenoisingState) -> None:
+    Args:
+        start: the first state of the run.
+        views: also keep what the model was shown and how sure it was of every slot it was asked for.
+    """
+
+    def __init__(self, start: DenoisingState, *, views: bool = False) -> None:
         self._start = replace(start)
+        self._views: list[Views] | None = [] if views else None
+        self._num_passes = 0
         self._events: list[Tensor] = []
         self._confidences: list[Tensor] = []
         self._passes: list[Tensor] = []
@@ -164,6 +257,9 @@ class Recorder:
     def add(self, step: Step) -> None:
         """Keep what this step did."""
         before, after, move = step.before, step.after, step.move
+        if self._views is not None:
+            self._views.append(Views.of(step, self._num_passes))
+        self._num_passes += before.num_rows
         self._passes.append(torch.stack((step.row_ids, before.step, step.rows_computed), dim=1))
         confidence = step.prediction.confidence[:, : before.num_slots].float()
         for kind, flags in ((Kind.COMMIT, move.commit), (Kind.REVOKE, move.revoke), (Kind.FILL, step.filled)):
@@ -184,4 +280,5 @@ class Recorder:
         confidences = torch.cat(self._confidences).cpu() if self._confidences else torch.zeros(0)
         passes = torch.cat(self._passes).cpu() if self._passes else torch.zeros(0, 3, dtype=torch.long)
         row, step, kind, slot, token = events
-        return Trajectory(self._start.to("cpu"), row, step, kind, slot, token, confidences, passes, facts or {})
+        views = None if self._views is None else Views.join(self._views)
+        return Trajectory(self._start.to("cpu"), row, step, kind, slot, token, confidences, passes, facts or {}, views)

@@ -20,6 +20,7 @@ class Window:
     must: Bool[Tensor, "b l"]  # slots of which at least one has to be committed
     age: Int[Tensor, " b"]  # steps since this window was opened, 0 = just opened
     group: Int[Tensor, "b l"] | None = None  # `must` holds for each group on its own; None = one group
+    blocks: Int[Tensor, "b l"] | None = None  # block of every slot, where the schedule cuts blocks (caches ask)
 
     @cached_property
     def first(self) -> Int[Tensor, " b"]:

@@ -7,7 +7,7 @@ model families, devices or who listens.
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional
 
@@ -39,7 +39,7 @@ class Decoder:
 
     @property
     def branches(self) -> int:
-        """Candidate canvases per row; above 1, `fork` makes them and `decide` sees them all."""
+        """The most candidate canvases of a row; above 1, `fork` makes them and `decide` sees them all."""
         return 1
 
     @property
@@ -47,12 +47,26 @@ class Decoder:
         """Does it spread a number of steps over windows? Then windows may not overlap."""
         return False
 
+    @property
+    def shows_plainly(self) -> bool:
+        """Is the model shown the committed canvas as it is?"""
+        return type(self).view is Decoder.view
+
+    @property
+    def clash(self) -> str:
+        """Why the methods that this one is made of do not go together, and a way out; empty if they do."""
+        return ""
+
     def begin(self, state: DenoisingState) -> Memory:
         """First memory of these rows: None, or a tree of tensors whose first dimension is the batch."""
         return None
 
-    def fork(self, state: DenoisingState, memory: Memory) -> DenoisingState:
-        """The candidate canvases of this step: `branches` rows for each row, side by side, the first one as it is."""
+    def fork(self, state: DenoisingState, memory: Memory) -> tuple[DenoisingState, Int[Tensor, " c"]]:
+        """The candidate canvases of this step, and the row each belongs to, in order: a row as it is, its variants,
+        the next row.
+
+        A slot that a variant fills is marked as committed at the step before, like everything else it builds on.
+        """
         raise NotImplementedError
 
     def view(self, state: DenoisingState, window: Window, memory: Memory) -> Canvas:
@@ -71,8 +85,9 @@ class Decoder:
     ) -> Move | tuple[Move, Memory]:
         """The move of this step, with the next memory if the method has one.
 
-        With branches, `state`, `window` and `prediction` have a row per candidate canvas; the move has a row per row,
-        says in `branch` which candidate won, and commits whatever that one holds beyond the first.
+        With branches, `state`, `window` and `prediction` have a row per candidate canvas; memory and move have a row
+        per row, and the move says in `branch` which candidate won (0 = the row as it is) and commits whatever that one
+        holds beyond it.
         """
         raise NotImplementedError
 

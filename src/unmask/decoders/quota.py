@@ -3,7 +3,8 @@
 Sources: Nie et al., LLaDA (arXiv 2502.09992), alg. 5 and its quota table; Chang et al., MaskGIT (arXiv 2202.04200);
 Ye et al., Dream 7B (arXiv 2508.15487). Deviates: `steps` is spread over blocks in proportion to their length, so any
 number of steps works with any block length, and no step is wasted on a quota of 0. Dream's own timetable rounds down
-(its first forward may commit nothing and its last one several); `compat="dream"` follows it.
+(its first forward may commit nothing and its last one several); `compat="dream"` follows it, `compat="dc-leap"` from
+its second entry on, as DC-Leap's block-wise baseline does.
 
 Shape letters: b batch rows, l canvas slots.
 """
@@ -20,11 +21,11 @@ from unmask.core.sampling import Noise
 from unmask.core.state import DenoisingState, Move
 from unmask.core.window import Window
 from unmask.decoders.base import Decoder, Memory
-from unmask.decoders.selection import first_only, top
+from unmask.decoders.selection import first_only, force, top
 
 FIRST_TIME, LAST_TIME = 1.0, 1e-3  # Dream's time grid runs from 1 to eps
 
-Compat = Literal["none", "dream", "fast-dllm"]
+Compat = Literal["none", "dream", "fast-dllm", "dc-leap"]
 
 
 def steps_of_window(steps: int | None, state: DenoisingState, window: Window, idle: bool = False) -> Int[Tensor, " b"]:
@@ -80,7 +81,10 @@ class Quota(Decoder):
 
     __slots__ = ()
     steps: int | None
-    compat: Compat
+    compat: Compat = "none"
+
+    def __post_init__(self) -> None:
+        check_steps(self.steps)
 
     def score(self, state: DenoisingState, prediction: Prediction) -> Float[Tensor, "b l"]:
         """Higher is committed earlier."""
@@ -100,8 +104,11 @@ class Quota(Decoder):
             count = quota(self.steps, state, window)
         else:
             planned = steps_of_window(self.steps, state, window, idle=True)
-            count = timetable(planned, window.age, (state.masked & window.open).sum(-1))
+            age = window.age + 1 if self.compat == "dc-leap" else window.age
+            count = timetable(planned, age, (state.masked & window.open).sum(-1))
         commit = self.choose(state, prediction, among, count)
+        if self.compat == "none":
+            commit = force(self.score(state, prediction), among, commit, window)
         if self.compat == "fast-dllm":
             commit = lead(window, among, commit)
         return self.move(state, commit, prediction)
@@ -124,13 +131,6 @@ class LowConfidence(Quota):
 
     steps: int | None = None  # forward passes for the whole answer; None = one per token
 
-    def __post_init__(self) -> None:
-        check_steps(self.steps)
-
-    @property
-    def compat(self) -> Compat:  # type: ignore[override]
-        return "none"
-
     def score(self, state: DenoisingState, prediction: Prediction) -> Float[Tensor, "b l"]:
         return prediction.confidence[:, : state.num_slots]
 
@@ -140,13 +140,6 @@ class Random(Quota):
     """Commit slots in random order, a fixed number per step (LLaDA's `random` remasking)."""
 
     steps: int | None = None  # forward passes for the whole answer; None = one per token
-
-    def __post_init__(self) -> None:
-        check_steps(self.steps)
-
-    @property
-    def compat(self) -> Compat:  # type: ignore[override]
-        return "none"
 
     def score(self, state: DenoisingState, prediction: Prediction) -> Float[Tensor, "b l"]:
         return uniform(state, "order")
@@ -163,10 +156,10 @@ class MaskgitPlus(Quota):
 
     steps: int | None = None  # forward passes for the whole answer; None = one per token
     order_temperature: float = 0.0  # Dream's alg_temp: > 0 draws the slots instead of taking the best
-    compat: Compat = "none"  # "dream": timetable rounded down; "fast-dllm": also a block's first slot alone, at first
+    compat: Compat = "none"  # "dream": rounded down; "fast-dllm": and a block's first slot alone; "dc-leap": one less
 
     def __post_init__(self) -> None:
-        check_steps(self.steps)
+        Quota.__post_init__(self)
         if not 0.0 <= self.order_temperature < float("inf"):
             raise ValueError(f"order_temperature must be a number from 0 up: got {self.order_temperature}")
 

@@ -3,11 +3,33 @@
 Shape letters: b batch rows, l canvas slots.
 """
 
+from typing import Literal, get_args
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.core.prediction import Prediction
 from unmask.core.window import Window
+
+Score = Literal["confidence", "margin", "entropy"]  # fields that name one of the three rankings
+
+
+def score_of(name: Score, prediction: Prediction, num_slots: int) -> Float[Tensor, "b l"]:
+    """A score by its name, higher is surer: an entropy with its sign turned."""
+    score = -prediction.entropy if name == "entropy" else getattr(prediction, name)
+    return score[:, :num_slots]
+
+
+def reaches(score: Float[Tensor, "b l"], bound: float, strict: bool) -> Bool[Tensor, "b l"]:
+    """Slots whose score reaches a bound; with `strict` the bound itself fails."""
+    return score > bound if strict else score >= bound
+
+
+def check_score(field: str, name: str) -> None:
+    """Raises ValueError unless the name is that of a score."""
+    if name not in get_args(Score):
+        raise ValueError(f'{field} must be "confidence", "margin" or "entropy": got "{name}"')
 
 
 def rank(score: Float[Tensor, "b l"], among: Bool[Tensor, "b l"]) -> Int[Tensor, "b l"]:

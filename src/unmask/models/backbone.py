@@ -1,8 +1,8 @@
 """The only transformer of the project: pre-norm, RMSNorm, rotary positions, SwiGLU.
 
 It knows rows, positions and masks. It has never heard of prompts, decoders, schedules or the meaning of a cache; a
-cache policy may take over a block through `run_block`, the one seam, and gets the block's three public pieces:
-`project`, `attend`, `feed`.
+cache policy may take over a block through `run_block`, the one seam, and gets the block's public pieces: `project`
+and `values`, `attend`, `feed`.
 
 Shape letters: b batch rows, r rows computed, s slots that serve as keys, h heads, g key heads, d head size, v tokens.
 """
@@ -28,7 +28,7 @@ class BlockRunner(Protocol):
 
 
 class Block(nn.Module):
-    """One transformer layer, in three pieces that each bring their own norm."""
+    """One transformer layer, in pieces that each bring their own norm."""
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
@@ -54,6 +54,10 @@ class Block(nn.Module):
         k = self.key(normed).view(batch, rows, self.num_key_heads, self.head_size).transpose(1, 2)
         v = self.value(normed).view(batch, rows, self.num_key_heads, self.head_size).transpose(1, 2)
         return rotate(q, *rotary), rotate(k, *rotary), v
+
+    def values(self, x: Float[Tensor, "b r c"]) -> Float[Tensor, "b g r d"]:
+        """The third part of `project` alone: the cheapest sign of how far a row has moved."""
+        return self.value(self.attention_norm(x)).unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # type: ignore[no-any-return]
 
     def attend(
         self,

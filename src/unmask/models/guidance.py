@@ -39,7 +39,9 @@ class GuidedStore:
 
     def blind(self, canvas: Canvas) -> Canvas:
         """The canvas with everything that was given masked."""
-        hidden = functional.pad(self.hidden, (0, canvas.extra))
+        places = canvas.positions[:, canvas.num_answer_slots :].clamp_max(canvas.num_answer_slots)
+        copies = functional.pad(self.hidden, (0, 1)).gather(1, places)  # an extra slot may repeat a given one
+        hidden = torch.cat((self.hidden, copies), dim=1)
         return replace(canvas, tokens=torch.where(hidden, self.mask_id, canvas.tokens))
 
 

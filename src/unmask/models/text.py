@@ -35,6 +35,16 @@ ROLES = ("system", "user", "assistant", "tool", "developer")
 # keys of tokenizer_config.json that name one control token each; templates may use them as variables
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
+
+def _letters_of_bytes() -> dict[str, int]:
+    """How byte-level vocabularies write each byte: its own letter if that can be printed, else one from 256 on."""
+    plain = [byte for byte in range(256) if chr(byte).isprintable() and chr(byte) != " "]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + at): byte for at, byte in enumerate(others)}
+
+
+_BYTES = _letters_of_bytes()
+
 # how the family of byte-level vocabularies that Dream uses cuts text: contractions, words, single digits, punctuation
 _QWEN_PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -209,6 +219,21 @@ class Text:
             pieces[at] = text[len(self.decode(tokens[previous:start])) :]
             previous, start = start, count
         return pieces
+
+    def token_bytes(self, token: int) -> bytes | None:
+        """What a token adds in the middle of a text, as UTF-8 that may begin or end inside a character; None for
+        control tokens and ids without a token."""
+        literal = self._tokenizer.id_to_token(token)
+        if literal is None or token in self._special:
+            return None
+        text = self.decode_pieces([token, token])[1]
+        if "\ufffd" in text:
+            byte = re.fullmatch(r"<0x([0-9A-F]{2})>", literal)  # how vocabularies of characters spell single bytes
+            if byte:
+                return bytes.fromhex(byte[1])
+            if all(letter in _BYTES for letter in literal):
+                return bytes(_BYTES[letter] for letter in literal)
+        return text.encode()
 
     def token_text(self, token: int) -> str:
         """One token for a display: control tokens as their literal, ids without a token as `<id>`."""

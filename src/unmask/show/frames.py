@@ -18,8 +18,9 @@ from unmask.core.denoise import Step
 from unmask.core.schedules import SCHEDULES, Schedule
 from unmask.core.state import DenoisingState
 from unmask.core.trajectory import Kind, Trajectory
+from unmask.core.views import NO_BELIEF, Views
 from unmask.errors import RequestError, UnknownNameError
-from unmask.models.text import Text
+from unmask.show.words import Reader
 
 
 class SlotState(StrEnum):
@@ -44,6 +45,28 @@ class Slot:
     open: bool = False  # the step that led to this frame might have changed it
     fresh: bool = False  # committed or filled by the step that led to this frame
     revoked: bool = False  # made masked again by the step that led to this frame
+    lost: str = ""  # the text that this revocation took away
+    # the rest is known from views only, and is about the step that led to this frame
+    guess: str = ""  # the model's candidate for a masked slot
+    sure: float | None = None  # its probability, 0..1; None if the model was not asked
+    guess_ends: bool = False  # the candidate is a token that ends the answer
+    draft: str = ""  # what the model was shown here although the slot was masked
+    draft_ends: bool = False  # that was a token that ends the answer
+    hidden: bool = False  # did not exist for the model yet
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """A slot that stood behind the canvas for one forward pass: a shadow, a replica, a candidate."""
+
+    place: int  # the slot whose position it took, counted as in `Frame.slots`
+    target: int | None  # the slot it was asked about; None = it was there to be seen
+    text: str  # its token
+    masked: bool  # that token is the mask
+    guess: str = ""  # the model's candidate for the target, asked in this way
+    sure: float | None = None  # its probability, 0..1
+    belief: float | None = None  # probability of the token that the target held; None if that was masked
+    agrees: bool | None = None  # is `guess` what the target held, or its own candidate if it was masked?
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +78,8 @@ class Frame:
     rows_computed: int  # hidden states computed so far
     committed: int = 0  # slots that this step committed
     revoked: int = 0  # slots that this step made masked again
+    extras: tuple[Extra, ...] = ()  # slots behind the canvas at this step
+    branch: int | None = None  # which candidate canvas won this step; None if there were none
 
     @property
     def answer(self) -> tuple[Slot, ...]:
@@ -89,17 +114,23 @@ class Framer:
         start: the first state of the run.
         text: tokenizer of the model.
         row: which row of `start` to show.
-        end_ids: ids that end an answer.
+        end_ids: ids that end an answer, beside those the state names.
+        views: also take in what the model was shown and how sure it was.
     """
 
-    def __init__(self, start: DenoisingState, text: Text, *, row: int = 0, end_ids: Sequence[int] = ()) -> None:
+    def __init__(
+        self, start: DenoisingState, text: Reader, *, row: int = 0, end_ids: Sequence[int] = (), views: bool = False
+    ) -> None:
         if not 0 <= row < start.num_rows:
             raise RequestError(f"no row {row} in this run; it has rows 0 to {start.num_rows - 1}")
         self._row = row
         self._first = start.take(torch.tensor([row], device=start.tokens.device))
         self._pieces = _Pieces(text, int(self._first.prompt_length))
-        self._end_ids = frozenset(end_ids)
+        self._text, self._views = text, views
+        self._before = self._first
+        self._end_ids = frozenset((*end_ids, *start.end_ids))
         self._confidence: dict[int, float] = {}
+        self._written: dict[int, str] = {}  # text of every slot in the frame before
         self._filled: set[int] = set()
         self._nfe = self._rows = 0
 
@@ -120,6 +151,7 @@ class Framer:
             fill=_slots(step.filled[at]),
             open=_slots(step.window.open[at]),
             rows=int(step.rows_computed[at]),
+            seen=Views.join([Views.of(step, 0).only(step.row_ids == self._row)]) if self._views else None,
         )
         return self.apply(step.after.take(places), change)
 
@@ -138,10 +170,25 @@ class Framer:
         given, committed_at = state.given[0].tolist(), state.committed_at[0].tolist()
         exists = [slot for slot, there in enumerate(state.exists[0].tolist()) if there]
         pieces = self._pieces.of([None if masked[slot] else tokens[slot] for slot in exists])
+        sight = _Sight.of(change.seen, self._text)
         slots = []
         for slot, (text, control) in zip(exists, pieces, strict=True):
             if masked[slot]:
-                made = Slot(SlotState.MASKED, "", open=slot in change.open, revoked=slot in change.revoke)
+                lost = self._written.get(slot, "") if slot in change.revoke else ""
+                guess, sure = sight.guesses.get(slot, ("", None))
+                made = Slot(
+                    SlotState.MASKED,
+                    "",
+                    open=slot in change.open,
+                    revoked=slot in change.revoke,
+                    lost=lost,
+                    guess=guess,
+                    sure=sure,
+                    guess_ends=sight.candidates.get(slot) in self._end_ids,
+                    draft=sight.drafts.get(slot, ""),
+                    draft_ends=sight.shown.get(slot) in self._end_ids,
+                    hidden=slot in sight.hidden,
+                )
             elif given[slot]:
                 made = Slot(SlotState.GIVEN, text, control)
             else:
@@ -157,12 +204,45 @@ class Framer:
                     fresh=slot in change.commit or slot in change.fill,
                 )
             slots.append(made)
-        return Frame(self._nfe, tuple(slots), self._rows, len(change.commit), len(change.revoke))
+        extras = self._extras(change.seen, sight, {slot: place for place, slot in enumerate(exists)})
+        self._before, self._written = state, {slot: made.text for slot, made in zip(exists, slots, strict=True)}
+        counts = len(change.commit), len(change.revoke)
+        return Frame(self._nfe, tuple(slots), self._rows, *counts, extras, sight.branch)
+
+    def _extras(self, seen: Views | None, sight: "_Sight", places: dict[int, int]) -> tuple[Extra, ...]:
+        """Extra slots of a step, by the slots they are about."""
+        if seen is None or not len(seen.extras):
+            return ()
+        tokens, masked = self._before.tokens[0].tolist(), self._before.masked[0].tolist()
+        extras = []
+        for (_, slot, token, position, target), belief in zip(seen.extras.tolist(), seen.belief.tolist(), strict=True):
+            if position not in places:
+                continue
+            about = target if target in places else None
+            answer = sight.candidates.get(slot)
+            guess, sure = sight.guesses.get(slot, ("", None))
+            agrees = None
+            if about is not None and answer is not None:
+                held = sight.candidates.get(target) if masked[target] else tokens[target]
+                agrees = None if held is None else answer == held
+            extras.append(
+                Extra(
+                    places[position],
+                    None if about is None else places[target],
+                    self._text.token_text(token),
+                    token == self._before.mask_id,
+                    guess,
+                    sure,
+                    None if belief == NO_BELIEF else belief,
+                    agrees,
+                )
+            )
+        return tuple(sorted(extras, key=lambda extra: extra.place if extra.target is None else extra.target))
 
 
 def frames(
     trajectory: Trajectory,
-    text: Text,
+    text: Reader,
     *,
     row: int = 0,
     end_ids: Sequence[int] = (),
@@ -172,24 +252,30 @@ def frames(
 
     Args:
         trajectory: the record.
-        text: tokenizer of the model that made it.
+        text: tokenizer of the model that made it, or the words in the record.
         row: which row.
-        end_ids: ids that end an answer.
-        schedule: says which slots were open; None = the one named in the record. Without a known one no slot is
-            shown as open.
+        end_ids: ids that end an answer, beside those the record names.
+        schedule: says which slots were open; None = what the record saw, else the schedule it names. Without a known
+            one no slot is shown as open.
 
     Raises:
         RequestError: no such row.
     """
     alone = trajectory.of_row(row)
-    plan = _plan(alone if schedule is None else None, schedule)
+    views = alone.views
+    plan = None if views is not None and schedule is None else _plan(alone if schedule is None else None, schedule)
     memory = None if plan is None else plan.begin(alone.start)
     framer = Framer(alone.start, text, end_ids=end_ids)
     yield framer.first()
     before, *later = alone.states()
-    for after, (_, step, rows) in zip(later, alone.passes.tolist(), strict=True):
-        opened = set() if plan is None else _slots(plan.window(before, memory).open[0])
-        yield framer.apply(after, _change(alone, step, opened, rows))
+    numbers = torch.arange(len(alone.passes))
+    for number, (after, (_, step, rows)) in enumerate(zip(later, alone.passes.tolist(), strict=True)):
+        seen = None if views is None else views.only(numbers == number)
+        if plan is not None:
+            opened = _slots(plan.window(before, memory).open[0])
+        else:
+            opened = set() if seen is None else _covered(seen.open)
+        yield framer.apply(after, _change(alone, step, opened, rows, seen))
         before = after
 
 
@@ -203,7 +289,7 @@ def _plan(trajectory: Trajectory | None, schedule: str | Schedule | None) -> Sch
         return None
 
 
-def _change(trajectory: Trajectory, step: int, opened: set[int], rows: int) -> "_Change":
+def _change(trajectory: Trajectory, step: int, opened: set[int], rows: int, seen: Views | None) -> "_Change":
     """What a record of one row says about one of its steps."""
     now = trajectory.step == step
 
@@ -217,6 +303,7 @@ def _change(trajectory: Trajectory, step: int, opened: set[int], rows: int) -> "
         fill=set(marked(Kind.FILL).tolist()),
         open=opened,
         rows=rows,
+        seen=seen,
     )
 
 
@@ -229,6 +316,40 @@ class _Change:
     fill: set[int] = field(default_factory=set)
     open: set[int] = field(default_factory=set)
     rows: int = 0  # hidden states computed
+    seen: Views | None = None  # of this row and step alone
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """Views of one row and step by slot; extra slots count on behind the canvas."""
+
+    candidates: dict[int, int] = field(default_factory=dict)  # token ids
+    guesses: dict[int, tuple[str, float]] = field(default_factory=dict)
+    shown: dict[int, int] = field(default_factory=dict)  # token ids of drafts
+    drafts: dict[int, str] = field(default_factory=dict)
+    hidden: set[int] = field(default_factory=set)
+    branch: int | None = None
+
+    @classmethod
+    def of(cls, seen: Views | None, text: Reader) -> "_Sight":
+        if seen is None:
+            return cls()
+        asked = seen.asked.tolist()
+        return cls(
+            {slot: token for _, slot, token in asked},
+            {
+                slot: (text.token_text(token), sure)
+                for (_, slot, token), sure in zip(asked, seen.confidence.tolist(), strict=True)
+            },
+            {slot: token for _, slot, token in seen.drafts.tolist()},
+            {slot: text.token_text(token) for _, slot, token in seen.drafts.tolist()},
+            _covered(seen.hidden),
+            int(seen.branches[0, 1]) if len(seen.branches) else None,
+        )
+
+
+def _covered(runs: Int[Tensor, "n 3"]) -> set[int]:
+    return {slot for _, first, stop in runs.tolist() for slot in range(first, stop)}
 
 
 def _slots(flags: Bool[Tensor, " l"]) -> set[int]:
@@ -242,7 +363,7 @@ class _Pieces:
     prompt, is the same from frame to frame.
     """
 
-    def __init__(self, text: Text, border: int) -> None:
+    def __init__(self, text: Reader, border: int) -> None:
         self._text, self._border = text, border
         self._runs: dict[tuple[int, ...], list[tuple[str, bool]]] = {}
         self._literals: dict[int, str] = {}

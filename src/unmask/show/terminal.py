@@ -1,14 +1,16 @@
 """Frames on a terminal: a panel that changes as slots are decided, or plain lines where there is no terminal.
 
-The colour of a token says at which step it was committed; the tokens of the latest step stand out.
+The colour of a token says at which step it was committed, or how sure the model was of it; the tokens of the latest
+step stand out.
 """
 
 import colorsys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from types import TracebackType
+from typing import Literal
 
 from rich.box import ASCII, ROUNDED
 from rich.cells import cell_len
@@ -19,11 +21,16 @@ from rich.panel import Panel
 from rich.style import Style
 from rich.text import Text
 
-from unmask.show.frames import Frame, Slot, SlotState
+from unmask.show.frames import Extra, Frame, Slot, SlotState
 
 DIM = Style(dim=True)
 OPEN = Style(color="cyan")
+LOST = Style(color="red", strike=True)
+DRAFT = Style(color="magenta", italic=True, underline=True)
+AGREES, DISAGREES = Style(underline=True), Style(color="red", bold=True, underline=True)
 HUE_START, HUE_STEP = 0.55, 0.043  # blue first, then about 23 steps round the wheel
+HUE_SPAN = 0.62  # blue, violet, red, yellow: the part of the wheel for a run of known length
+UNSURE_HUE, SURE_HUE = 0.07, 0.57  # orange and blue, which nobody confuses; grey at 0.5
 SATURATION = 0.75
 BRIGHTNESS, FRESH_BRIGHTNESS = 0.28, 0.45  # 0..1; the first is readable on black and on white
 LONGEST_PAUSE, SHORTEST_PAUSE, PAUSE_DECAY = 0.14, 0.02, 0.97  # seconds, seconds, per step
@@ -45,10 +52,34 @@ class Glyphs:
     dot: str = " \u00b7 "
     more: str = "\u2026"  # ellipsis
     broken: str = "\ufffd"
+    hidden: str = "\u254c\u254c"  # dashes
+    swatch: str = "\u25a0"  # black square
+    space: str = "\u2423"  # open box
 
 
 UNICODE = Glyphs()
-ASCII_ONLY = Glyphs("__", "##", ".", "$", "\\n", "[", "]", ", ", "...", "?")
+ASCII_ONLY = Glyphs("__", "##", ".", "$", "\\n", "[", "]", ", ", "...", "?", "--", "#", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a picture shows."""
+
+    live: bool = True  # mark the open slots, the latest commits, line breaks and the end; without it only the text
+    colour: Literal["step", "confidence"] = "step"
+    guesses: bool = False  # write the model's candidate into masked slots
+    steps: int = 0  # length of the run, over which the colours are spread; 0 = not known
+
+    def style(self, slot: Slot) -> Style:
+        """Of a committed slot."""
+        assert slot.committed_at is not None, "only given and masked slots have no step"
+        fresh = slot.fresh and self.live
+        if self.colour == "step":
+            return step_style(slot.committed_at, fresh, self.steps)
+        return DIM if slot.confidence is None else confidence_style(slot.confidence, fresh)
+
+
+DEFAULT_LOOK = Look()
 
 
 def glyphs_for(console: Console) -> Glyphs:
@@ -57,10 +88,33 @@ def glyphs_for(console: Console) -> Glyphs:
 
 
 @lru_cache(maxsize=1024)
-def step_style(step: int, fresh: bool = False) -> Style:
-    """Colour of a token committed at a step: the hue tells the step, all are about equally bright."""
-    hue = (HUE_START + step * HUE_STEP) % 1.0
-    shades = (colorsys.hls_to_rgb(hue, lightness / 100, SATURATION) for lightness in range(20, 96))
+def step_style(step: int, fresh: bool = False, steps: int = 0) -> Style:
+    """Colour of a token committed at a step: the hue tells the step, all are about equally bright.
+
+    Args:
+        steps: of the whole run, if that is known.
+    """
+    return _style(step_hue(step, steps), SATURATION, fresh)
+
+
+def step_hue(step: int, steps: int = 0) -> float:
+    """0..1, round the colour wheel from red over green and blue."""
+    return (HUE_START + (HUE_SPAN * step / max(steps - 1, 1) if steps else HUE_STEP * step)) % 1.0
+
+
+def confidence_style(confidence: float, fresh: bool = False) -> Style:
+    """Colour of a probability: from orange over grey to blue."""
+    return _confidence_style(round(50 * confidence) / 50, fresh)
+
+
+@lru_cache(maxsize=256)
+def _confidence_style(confidence: float, fresh: bool) -> Style:
+    hue = UNSURE_HUE if confidence < 0.5 else SURE_HUE
+    return _style(hue, 0.9 * abs(2.0 * confidence - 1.0), fresh)
+
+
+def _style(hue: float, saturation: float, fresh: bool) -> Style:
+    shades = (colorsys.hls_to_rgb(hue, lightness / 100, saturation) for lightness in range(20, 96))
     wanted = FRESH_BRIGHTNESS if fresh else BRIGHTNESS
     red, green, blue = next(shade for shade in shades if _brightness(*shade) >= wanted)
     colour = Color.from_rgb(255 * red, 255 * green, 255 * blue)
@@ -83,43 +137,122 @@ def _picture(char: str, glyphs: Glyphs) -> str:
     return chr(0x2400 + ord(char)) if control else " " if char.isspace() else "?"
 
 
-def answer_text(frame: Frame, glyphs: Glyphs = UNICODE, *, live: bool = True) -> Text:
-    """The answer of a frame in colours.
-
-    Args:
-        live: mark the open slots, the latest commits, line breaks and the end; without it only the text is shown.
-    """
-    answer = frame.answer
-    border = frame.open_range if live else None
+def answer_text(frame: Frame, glyphs: Glyphs = UNICODE, *, live: bool | None = None, look: Look = DEFAULT_LOOK) -> Text:
+    """The answer of a frame in colours; `live` overrides the look's."""
+    look = look if live is None else replace(look, live=live)
+    border = frame.open_range if look.live else None
+    asked = {extra.target: extra for extra in frame.extras if look.live}
     result = Text(no_wrap=False, overflow="fold")
-    for place, slot in enumerate(answer):
+    place = 0
+    for number, slot in enumerate(frame.slots):
+        if slot.state is SlotState.GIVEN:
+            if place:  # infilling: given text behind the first hole
+                result.append("" if slot.control else printable(slot.text, glyphs), DIM)
+            continue
         if border and place == border[0]:
             result.append(glyphs.left, OPEN)
-        _append(result, slot, glyphs, live)
+        start = len(result)
+        _append(result, slot, glyphs, look)
+        if number in asked:
+            differs = asked[number].agrees is False and look.colour == "step"  # red would hide the confidence
+            result.stylize(DISAGREES if differs else AGREES, start)
         if border and place == border[1]:
             result.append(glyphs.right, OPEN)
-    if not live:
+        place += 1
+    if not look.live:
         result.rstrip()
     return result
 
 
-def _append(result: Text, slot: Slot, glyphs: Glyphs, live: bool) -> None:
+def _append(result: Text, slot: Slot, glyphs: Glyphs, look: Look) -> None:
     if slot.state is SlotState.MASKED:
-        result.append(*(glyphs.masked_open, OPEN) if slot.open and live else (glyphs.masked, DIM))
+        _append_masked(result, slot, glyphs, look)
         return
     if slot.state is SlotState.FILLED:
-        result.append(glyphs.filled if live else "", DIM)
+        result.append(glyphs.filled if look.live else "", DIM)
         return
-    assert slot.committed_at is not None, "only given and masked slots have no step"
-    style = step_style(slot.committed_at, slot.fresh and live)
+    style = look.style(slot)
     if slot.ends or slot.control:
-        result.append((glyphs.end if slot.ends else printable(slot.text, glyphs)) if live else "", style)
+        result.append((glyphs.end if slot.ends else printable(slot.text, glyphs)) if look.live else "", style)
         return
     for part in printable(slot.text, glyphs).splitlines(keepends=True):
         body = part.removesuffix("\n")
         result.append(body, style)
         if body != part:
-            result.append((glyphs.newline if live else "") + "\n", style if slot.fresh and live else DIM)
+            result.append((glyphs.newline if look.live else "") + "\n", style if slot.fresh and look.live else DIM)
+
+
+def _append_masked(result: Text, slot: Slot, glyphs: Glyphs, look: Look) -> None:
+    """A slot without a token: what was taken from it, what was shown in it, or how sure the model is."""
+    if not look.live:
+        result.append(glyphs.masked, DIM)
+        return
+    glyph = glyphs.hidden if slot.hidden else glyphs.masked_open if slot.open else glyphs.masked
+    if slot.revoked:
+        result.append(inline(slot.lost, glyphs) or glyph, LOST)
+    elif slot.draft:
+        result.append(glyphs.end if slot.draft_ends else inline(slot.draft, glyphs), DRAFT)
+    elif look.guesses and slot.guess and slot.sure is not None:
+        guess = glyphs.end if slot.guess_ends else inline(slot.guess, glyphs)
+        result.append(guess, confidence_style(slot.sure) + Style(italic=True))
+    elif look.colour == "confidence" and slot.sure is not None:
+        result.append(glyph, confidence_style(slot.sure))
+    else:
+        result.append(glyph, OPEN if slot.open else DIM)
+
+
+def inline(text: str, glyphs: Glyphs) -> str:
+    """Text of a token on one line."""
+    return printable(text, glyphs).replace("\n", glyphs.newline)
+
+
+def quoted(text: str, glyphs: Glyphs) -> str:
+    """Text of a token on one line, with its spaces in sight."""
+    return f'"{inline(text, glyphs).replace(" ", glyphs.space)}"'
+
+
+def extras_text(frame: Frame, glyphs: Glyphs = UNICODE) -> Text:
+    """What stood behind the canvas at the step that led to a frame, in words; the doubtful slots first."""
+    numbers: dict[int, int] = {}
+    for number, slot in enumerate(frame.slots):
+        if slot.state is not SlotState.GIVEN:
+            numbers[number] = len(numbers) + 1
+    questions = [extra for extra in frame.extras if extra.target is not None]
+    shown = [extra for extra in frame.extras if extra.target is None and not extra.masked]
+    silent = len(frame.extras) - len(questions) - len(shown)
+    result = Text(style=DIM)
+    if frame.branch is not None:
+        result.append(f"branch {frame.branch} won. ")
+    if questions:
+        result.append(f"{len(questions)} asked again, {sum(extra.agrees is True for extra in questions)} agree. ")
+    elif silent:
+        result.append(f"{silent} shadows asked nothing. ")
+    if shown:
+        result.append(f"{len(shown)} shown beside the canvas. ")
+    for extra in sorted(questions, key=_doubt):
+        if extra.agrees is False or (extra.target is not None and frame.slots[extra.target].revoked):
+            _append_question(result, extra, frame, numbers, glyphs)
+    if shown:
+        words = " ".join(f"{numbers.get(extra.place, '')}:{quoted(extra.text, glyphs)}" for extra in shown)
+        result.append(f"shown: {words}")
+    return result
+
+
+def _doubt(extra: Extra) -> float:
+    return 2.0 if extra.belief is None else extra.belief
+
+
+def _append_question(result: Text, extra: Extra, frame: Frame, numbers: dict[int, int], glyphs: Glyphs) -> None:
+    assert extra.target is not None, "questions have a target"
+    slot = frame.slots[extra.target]
+    result.append(f"{numbers.get(extra.target, '')} ")
+    result.append(quoted(slot.text or slot.lost or slot.guess, glyphs), DISAGREES)
+    if extra.belief is not None:
+        result.append(f" {extra.belief:.2f}")
+    if extra.agrees is False:
+        result.append(f", rather {quoted(extra.guess, glyphs)}")
+        result.append("" if extra.sure is None else f" {extra.sure:.2f}")
+    result.append(". ")
 
 
 def prompt_text(frame: Frame, glyphs: Glyphs = UNICODE) -> Text:
@@ -165,26 +298,49 @@ class Picture:
         title: in the upper edge.
         live: False shows the finished text, in full.
         lines: never fewer lines of answer than this, so that the panel does not jump while it changes.
+        look: what to show of it; `live` of the look is not read.
+        height: of the panel, which is filled; None = as many lines as needed and the screen has.
+        notes: lines at the bottom for what is said about extra slots.
+        scroll: lines further down than the open slots ask for.
+        clip: False draws everything, as if the screen had no end.
     """
 
-    def __init__(self, frame: Frame, title: str, *, live: bool = True, lines: int = 0) -> None:
+    def __init__(
+        self,
+        frame: Frame,
+        title: str,
+        *,
+        live: bool = True,
+        lines: int = 0,
+        look: Look = DEFAULT_LOOK,
+        height: int | None = None,
+        notes: int = 0,
+        scroll: int = 0,
+        clip: bool = True,
+    ) -> None:
         self.frame, self.title, self.live, self.lines = frame, title, live, lines
+        self.look, self.height, self.notes, self.scroll = replace(look, live=live), height, notes, scroll
+        self.clip = clip
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         glyphs = glyphs_for(console)
         width = max(8, options.max_width - 4)
         given = prompt_text(self.frame, glyphs)
         prompt = [*given.wrap(console, width, tab_size=4), Text()] if given else []
-        if len(prompt) > PROMPT_LINES:
-            prompt[PROMPT_LINES - 2 :] = [Text(glyphs.more, style=DIM), Text()]
-        text = answer_text(self.frame, glyphs, live=self.live)
+        most = PROMPT_LINES if self.height is None else max(2, min(PROMPT_LINES, self.height // 4))
+        if len(prompt) > most:
+            prompt[most - 2 :] = [Text(glyphs.more, style=DIM), Text()]
+        text = answer_text(self.frame, glyphs, look=self.look)
         answer = folded(text, width) if self.live else list(text.wrap(console, width, tab_size=4))
-        if self.live:
-            room = max(3, console.size.height - len(prompt) - 3)
-            answer = _clipped(answer, room, glyphs)
-            answer += [Text()] * (min(self.lines, room) - len(answer))
+        notes = list(extras_text(self.frame, glyphs).wrap(console, width))[: self.notes] if self.notes else []
+        if self.live and self.clip:
+            room = (console.size.height if self.height is None else self.height + 1) - len(prompt) - self.notes - 3
+            room = max(3 if self.height is None else 1, room)
+            answer = _clipped(answer, room, glyphs, self.scroll)
+            answer += [Text()] * (min(self.lines if self.height is None else room, room) - len(answer))
             self.lines = max(self.lines, len(answer))
-        body = Text("\n").join([*prompt, *answer])
+            notes += [Text()] * (self.notes - len(notes))
+        body = Text("\n").join([*prompt, *answer, *notes])
         title, foot = (_fitted(text, width - 2, glyphs) for text in (self.title, status(self.frame, glyphs)))
         yield Panel(
             body,
@@ -212,13 +368,13 @@ def folded(text: Text, width: int) -> list[Text]:
     return lines
 
 
-def _clipped(lines: list[Text], room: int, glyphs: Glyphs) -> list[Text]:
-    """At most `room` lines, around the ones that show open slots."""
+def _clipped(lines: list[Text], room: int, glyphs: Glyphs, scroll: int = 0) -> list[Text]:
+    """At most `room` lines, around the ones that show open slots, or `scroll` lines further down."""
     if len(lines) <= room:
         return lines
     marked = [at for at, line in enumerate(lines) if glyphs.left in line.plain or glyphs.right in line.plain]
     last = marked[-1] if marked else len(lines) - 1
-    start = min(max(0, last - room + 3), len(lines) - room)
+    start = min(max(0, last - room + 3 + scroll), len(lines) - room)
     shown = lines[start : start + room]
     if start:
         shown[0] = Text(glyphs.more, style=DIM)
