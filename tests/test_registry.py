@@ -29,9 +29,9 @@ REGISTRIES: list[Registry[Any]] = [DECODERS, SCHEDULES, CACHES]
         ("threshold", Threshold()),
         ("threshold()", Threshold()),
         ("threshold(threshold=0.8)", Threshold(0.8)),
-        ("threshold(threshold=-0.5, steps=4)", Threshold(-0.5, 4)),
-        ("threshold(threshold=1e-3, steps=None,)", Threshold(1e-3, None)),
-        (" \n threshold ( threshold = 0.8 ,\n steps = 4 ) ", Threshold(0.8, 4)),
+        ("threshold(threshold=-0.5, steps=4)", Threshold(-0.5, steps=4)),
+        ("threshold(threshold=1e-3, steps=None,)", Threshold(1e-3, steps=None)),
+        (" \n threshold ( threshold = 0.8 ,\n steps = 4 ) ", Threshold(0.8, steps=4)),
         ('factor(compat="fast-dllm")', Factor(compat="fast-dllm")),
         ("maskgit-plus(order_temperature=0.5, compat='dream')", MaskgitPlus(order_temperature=0.5, compat="dream")),
     ],
@@ -154,7 +154,9 @@ def test_a_malformed_spec_is_refused_with_an_example(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", ["threshold(0.9)", "threshold(0.9, steps=3)", "threshold(*[0.9])", "threshold(**{})"])
 def test_every_field_has_to_be_named(spec: str) -> None:
-    with pytest.raises(RequestError, match=r'name every field, like "threshold\(threshold=0\.9, steps=None\)"'):
+    with pytest.raises(
+        RequestError, match=r'name every field, like "threshold\(threshold=0\.9, strict=False, .*steps=None\)"'
+    ):
         DECODERS.make(spec)
 
 
@@ -215,7 +217,8 @@ def test_a_part_without_a_name_is_described_by_its_class() -> None:
 
 
 def test_a_description_has_every_default_but_the_compat_switches() -> None:
-    assert describe_fields("threshold", Threshold) == "threshold(threshold=0.9, steps=None)"
+    spec = "threshold(threshold=0.9, strict=False, rank='confidence', steps=None)"
+    assert describe_fields("threshold", Threshold) == spec
     assert describe_fields("whole", Whole) == "whole"
 
 

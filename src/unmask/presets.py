@@ -69,7 +69,7 @@ def _wino_plus(threshold: float) -> Setting:
 
 def _d2f(length: int, block: int, add: float, threshold: float = 0.9) -> Setting:
     schedule = f"pipelined(block_length={block}, add={add}, force=0.95)"
-    return Setting(f"threshold(threshold={threshold})", schedule, length=length)
+    return Setting(f"threshold(threshold={threshold}, strict=True)", schedule, length=length)
 
 
 def _klass(confidence: float, divergence: float, schedule: str | None = None) -> Setting:
@@ -195,7 +195,10 @@ PRESETS: dict[str, Preset] = {
     "d2f": Preset(
         "several blocks of a block-causal model at once, with an exact cache",
         Setting(
-            "threshold(threshold=0.9)", "pipelined(block_length=32, add=0.1, force=0.95)", "finished-blocks", length=512
+            "threshold(threshold=0.9, strict=True)",
+            "pipelined(block_length=32, add=0.1, force=0.95)",
+            "finished-blocks",
+            length=512,
         ),
         "Wang et al., Discrete Diffusion Forcing (arXiv 2508.09192), table 8",
         {
@@ -266,7 +269,7 @@ PRESETS: dict[str, Preset] = {
     "lopa": Preset(
         "D2F that looks one token ahead in several candidate canvases",
         Setting(
-            "lopa(inner=threshold(threshold=0.9), width=3)",
+            "lopa(inner=threshold(threshold=0.9, strict=True, rank='entropy'), width=3)",
             "pipelined(block_length=32, add=0.1, force=0.95)",
             "finished-blocks",
             length=512,

@@ -160,7 +160,7 @@ def test_an_answer_is_printed_even_if_its_trace_cannot_be_saved(
         (["a", "--stop", "never"], ["--stop", "tail"]),
         (["a", "--dtype", "int3"], ['no dtype "int3"']),
         (["a", "--device", "abacus"], ['no device "abacus"']),
-        (["a", "--device", "meta"], ['device "meta" cannot be used']),
+        (["a", "--device", "meta"], ['device "meta" is not supported']),
         (["a", "--colour"], ["--colour"]),
         ([""], ["the prompt is empty"]),
         ([" \n "], ["the prompt is empty"]),

@@ -41,7 +41,7 @@ def test_one_kind_only() -> None:
 
 def test_json_has_every_field_with_its_comment() -> None:
     found = json.loads(invoke("list", "--json").stdout)
-    assert set(found) == {*REGISTRIES, "models"}
+    assert set(found) == {*REGISTRIES, "presets", "models"}
     for kind, registry in REGISTRIES.items():
         assert [entry["name"] for entry in found[kind]] == list(registry)
         for entry in found[kind]:
