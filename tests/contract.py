@@ -7,7 +7,7 @@ nothing.
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from functools import cache
 
 import torch
@@ -26,6 +26,14 @@ from unmask.core.trajectory import Trajectory
 from unmask.decoders import DECODERS, Decoder
 from unmask.errors import CompositionError
 
+
+def ready(name: str) -> str:
+    """A spec of the method with its defaults; wrappers hold thresholds."""
+    held = [field for field in fields(DECODERS[name]) if field.default is MISSING]  # type: ignore[arg-type]
+    return f"{name}({', '.join(['threshold'] * len(held))})" if held else name
+
+
+EVERY_DECODER = [ready(name) for name in sorted(DECODERS)]
 DECODER_SPECS = (
     "low-confidence",
     "low-confidence(steps=7)",
@@ -211,6 +219,7 @@ def assert_steps_keep_the_invariants(family: str, decoder: Decoder, schedule: Sc
         assert not masks_left(final, schedule).any(), "masks were left"
         assert torch.equal(final.tokens[0], last[row])
         assert trajectory.nfe(row) == seen[row] == int(final.step[0])
+        assert decoder.idles or seen[row] <= int(state.masked[row].sum()), "more passes than slots"
         assert shown[row] == final.tokens[0][final.answer[0]].tolist()[: len(shown[row])]
 
 

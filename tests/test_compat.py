@@ -4,11 +4,11 @@ docs/compat.md lists every such place; whole traces are compared in test_golden.
 """
 
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
 
 import pytest
 import torch
 
+import contract
 from fakes import FunctionPredictor, ScriptedPredictor, steps, trace
 from unmask.caches import CACHES
 from unmask.core.canvas import plain_view, plan
@@ -155,13 +155,7 @@ def test_limited_blocks_leave_masks_that_only_a_later_opening_pass_may_fill() ->
     assert len(full) == 3 and not full[-1].after.masked.any()
 
 
-def ready(name: str) -> str:
-    """A spec of the method; wrappers hold thresholds."""
-    held = [field for field in fields(DECODERS[name]) if field.default is MISSING]  # type: ignore[arg-type]
-    return f"{name}({', '.join(['threshold'] * len(held))})"
-
-
-@pytest.mark.parametrize("spec", [ready(name) for name in sorted(DECODERS)])
+@pytest.mark.parametrize("spec", contract.EVERY_DECODER)
 def test_t7_a_run_that_was_given_up_leaves_nothing_behind(spec: str) -> None:
     """The same decoder, schedule and predictor objects serve a second run as if it were the first."""
     predictor, decoder, schedule = ScriptedPredictor(FALLING), DECODERS.make(spec), Sequential(2)

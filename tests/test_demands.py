@@ -26,7 +26,7 @@ from unmask.decoders import DECODERS
 from unmask.models.guidance import Guided
 
 MASK, END = 9, 8
-EVERY_DECODER = sorted(DECODERS)
+EVERY_DECODER = contract.EVERY_DECODER
 
 
 def fake(fn: object, **options: object) -> FunctionPredictor:

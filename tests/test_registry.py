@@ -54,14 +54,14 @@ def test_what_is_neither_a_spec_nor_such_an_object_is_refused(other: object) -> 
 @pytest.mark.parametrize(
     ("registry", "name", "message"),
     [
-        (DECODERS, "treshold", r'no decoder named "treshold"; known: entropy, .*\. Did you mean "threshold"\?$'),
+        (DECODERS, "treshold", r'no decoder named "treshold"; known: dc-leap, .*\. Did you mean "threshold"\?$'),
         (DECODERS, "Low-Confidence", r'Did you mean "low-confidence"\?$'),
         (
             SCHEDULES,
             "sequental(block_length=4)",
             r'no schedule named "sequental"; known: pipelined, sequential, sliding, whole\. Did',
         ),
-        (CACHES, "xyz", r'no cache named "xyz"; known: dual, none, prefix\.$'),
+        (CACHES, "xyz", r'no cache named "xyz"; known: delayed, dual, .*, window\.$'),
     ],
 )
 def test_an_unknown_name_gets_the_list_and_a_suggestion(registry: Registry[Any], name: str, message: str) -> None:
@@ -75,9 +75,9 @@ def test_an_unknown_name_gets_the_list_and_a_suggestion(registry: Registry[Any],
         (
             DECODERS,
             "threshold(treshold=0.8)",
-            r'"threshold" has no field "treshold"; fields: compat, steps, threshold\. Did you mean "threshold"\?$',
+            r'has no field "treshold"; fields: compat, rank, steps, strict, threshold\. Did you mean "threshold"\?$',
         ),
-        (DECODERS, "threshold(zzz=1)", r"fields: compat, steps, threshold\.$"),
+        (DECODERS, "threshold(zzz=1)", r"fields: compat, rank, steps, strict, threshold\.$"),
         (SCHEDULES, "whole(block_length=4)", r'schedule "whole" has no field "block_length"; fields: none\.$'),
     ],
 )

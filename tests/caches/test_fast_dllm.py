@@ -175,3 +175,16 @@ def test_the_first_block_is_exact_until_the_prompt_would_have_looked_at_it() -> 
         mine, wanted = cached.prediction.logits, plain.prediction.logits
         assert torch.equal(mine.isfinite(), wanted.isfinite())
         torch.testing.assert_close(mine[mine.isfinite()], wanted[wanted.isfinite()], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
+@pytest.mark.parametrize("spec", ["prefix", "dual"])
+def test_with_one_block_for_the_whole_answer_the_first_step_alone_is_exact(family: str, spec: str) -> None:
+    """The prompt's keys are those of an answer full of masks until the end."""
+    taken = run(family, LowConfidence(), spec, length=12, block=12)
+    differences = []
+    for step in taken:
+        ours, wanted = step.prediction.logits, uncached(family, step)
+        differences.append(float((ours - wanted)[wanted.isfinite()].abs().max()))
+    assert len(taken) == 12 and differences[0] < 1e-10
+    assert min(differences[1:]) > 1e-4

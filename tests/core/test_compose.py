@@ -7,7 +7,7 @@ from unmask.caches.fast_dllm import NoCache
 from unmask.caches.finished_blocks import FinishedBlocks
 from unmask.core.compose import check_composition
 from unmask.core.schedules import SCHEDULES, Blocks, Pipelined, Schedule, Sequential, Sliding, Whole
-from unmask.decoders import Decoder
+from unmask.decoders import DECODERS, Decoder
 from unmask.decoders.quota import LowConfidence
 from unmask.decoders.threshold import Threshold
 from unmask.errors import CompositionError
@@ -86,3 +86,44 @@ def test_an_exact_cache_on_a_bidirectional_model_is_a_warning() -> None:
         check_composition(Decoder(), Growing(), Exact())
     check_composition(Decoder(), Growing(), Exact(), "block_causal")
     check_composition(Decoder(), Growing(), CachePolicy())
+
+
+ON_BLOCKS, BESIDE = "sequential(block_length=8)", "pipelined(block_length=8)"
+
+
+@pytest.mark.parametrize(
+    ("decoder", "schedule", "cache"),
+    [
+        *(("dc-leap", "sliding", cache) for cache in ("window", "dual", "prefix", "delayed(since='start')", "features")),
+        ("leap(entropy-threshold)", ON_BLOCKS, "dual"),
+        *(("leap", ON_BLOCKS, cache) for cache in ("prefix", "dual", "delayed", "window", "none")),
+        *((f"leap({inner})", ON_BLOCKS, "dual") for inner in ("local-leap", "entropy-bound", "factor")),
+        *(("wino", ON_BLOCKS, cache) for cache in ("prefix", "dual", "delayed", "finished-blocks")),
+        *(("klass", ON_BLOCKS, cache) for cache in ("prefix", "dual", "delayed", "window", "features")),
+        *((f"prophet({inner})", ON_BLOCKS, "dual") for inner in ("low-confidence", "wino", "leap", "klass")),
+        *((f"lopa({inner})", BESIDE, "finished-blocks") for inner in ("threshold(strict=True)", "dynamic")),
+        *((one, BESIDE, "finished-blocks") for one in ("entropy-bound", "local-leap", "entropy-threshold", "leap")),
+        ("threshold", ON_BLOCKS, "features(prompt_every=999, answer_every=1)"),
+    ],
+)
+def test_what_publications_combine_goes_together(decoder: str, schedule: str, cache: str) -> None:
+    """Or is a natural thing to combine; on a block-causal model, so that exact caches are exact."""
+    check_composition(DECODERS.make(decoder), SCHEDULES.make(schedule), CACHES.make(cache), "block_causal")
+
+
+@pytest.mark.parametrize(
+    ("decoder", "schedule", "cache"),
+    [
+        ("wino", ON_BLOCKS, "features"),  # that cache's layers know one canvas
+        ("leap", ON_BLOCKS, "features"),
+        ("either(threshold, wino)", ON_BLOCKS, "features"),
+        ("wino", BESIDE, "finished-blocks"),  # a revocation in a block behind which others are open
+        ("prophet(wino)", BESIDE, "none"),
+        ("either(wino, leap)", ON_BLOCKS, "none"),
+        ("leap(wino)", ON_BLOCKS, "none"),
+        ("dc-leap", BESIDE, "finished-blocks"),
+    ],
+)
+def test_what_would_be_wrong_together_is_refused(decoder: str, schedule: str, cache: str) -> None:
+    with pytest.raises(CompositionError):
+        check_composition(DECODERS.make(decoder), SCHEDULES.make(schedule), CACHES.make(cache), "block_causal")

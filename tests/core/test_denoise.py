@@ -14,7 +14,7 @@ from torch import Tensor
 import contract
 from fakes import FunctionPredictor, ScriptedPredictor, steps
 from unmask.caches import CACHES, KVStore
-from unmask.core.canvas import Canvas
+from unmask.core.canvas import Canvas, ForwardPlan
 from unmask.core.denoise import Step, denoise
 from unmask.core.prediction import Prediction
 from unmask.core.sampling import Sampling
@@ -385,3 +385,72 @@ def test_a_run_is_a_trajectory_with_as_many_passes_as_steps() -> None:
     for row in range(2):
         mine = [int(step.rows_computed[place]) for step in taken for place in (step.row_ids == row).nonzero()[:, 0]]
         assert (trajectory.nfe(row), trajectory.rows_computed(row)) == (len(mine), sum(mine))
+
+
+# Books kept of every pass --------------------------------------------------------------------------------------------
+
+
+class Booked(BackbonePredictor):
+    """Keeps what every pass was shown, its work, and the tokens for which values were stored before it."""
+
+    def open_store(self, state: DenoisingState, cache: Any) -> KVStore:
+        self.books: list[tuple[Canvas, ForwardPlan, Tensor]] = []
+        return super().open_store(state, cache)
+
+    def __call__(self, canvas: Canvas, work: ForwardPlan, cache: Any, store: Any) -> Tensor:
+        self.books.append((canvas, work, store.computed_for.clone()))
+        return super().__call__(canvas, work, cache, store)
+
+
+BLOCKS, SLIDING = "sequential(block_length=8)", "sliding(length=4)"
+LEAP = "leap(early=0.3, candidate=0.05)"
+
+
+@pytest.mark.parametrize(
+    ("spec", "schedule", "cache"),
+    [
+        *(("wino(draft=0.3)", BLOCKS, cache) for cache in ("prefix", "dual", "delayed", "window", "finished-blocks")),
+        *((LEAP, BLOCKS, cache) for cache in ("prefix", "dual", "delayed", "window")),
+        *((spec, SLIDING, "window") for spec in ("wino(draft=0.3)", LEAP, "dc-leap(commit=0.5, draft=0.2)")),
+        ("dc-leap(commit=0.5, draft=0.2)", SLIDING, "delayed(since='start')"),
+        ("prophet(wino(draft=0.3))", BLOCKS, "delayed"),
+        ("lopa(threshold(threshold=0.8), width=2)", "pipelined(block_length=4, add=0.5)", "finished-blocks"),
+    ],
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_row_that_is_not_computed_shows_the_token_it_was_computed_for(
+    family: str, spec: str, schedule: str, cache: str
+) -> None:
+    """Commits, revocations, drafts shown, changed or masked again, and new blocks all change what a slot shows."""
+    predictor, kept = Booked(predictor_of(family).backbone, predictor_of(family).facts), 0
+    state = contract.first_state(family, infill=True)
+    run(predictor, state, DECODERS.make(spec), SCHEDULES.make(schedule), cache)
+    for canvas, work, computed_for in predictor.books:
+        for row in range(len(canvas.tokens)):
+            rows = work.rows[row, : int(work.num_rows[row])].tolist()
+            stored = [slot for slot in work.visible[row].nonzero()[:, 0].tolist() if slot not in rows]
+            assert canvas.tokens[row, stored].tolist() == computed_for[row, stored].tolist()
+            kept += len(stored)
+    assert kept, "the cache is not used at all"
+
+
+@pytest.mark.parametrize("cache", ["none", "dual"])
+@pytest.mark.parametrize("spec", ["wino(draft=0.3)", LEAP, "threshold(threshold=0.6)"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_question_has_one_row_to_answer_it_and_rows_are_counted(family: str, spec: str, cache: str) -> None:
+    """And extra slots stand at places of the open window, or left of one of them where the model is shifted."""
+    state, extra = contract.first_state(family, infill=True), 0
+    for step in run(predictor_of(family), state, DECODERS.make(spec), Sequential(8), cache):
+        work, size, shift = step.prediction.work, step.canvas.num_answer_slots, step.before.shift
+        assert torch.equal(step.rows_computed, work.num_rows)
+        for row in range(len(step.row_ids)):
+            rows = work.rows[row, : int(work.num_rows[row])].tolist()
+            asked = work.asked[row, : int(work.num_asked[row])].tolist()
+            assert len(set(rows)) == len(rows) and len(set(asked)) == len(asked)
+            answering = [int(work.rows[row, place]) for place in work.speakers[row, : len(asked)].tolist()]
+            assert answering == [slot if slot >= size else max(slot - shift, 0) for slot in asked]
+            opened = step.window.open[row].nonzero()[:, 0].tolist()
+            places = {step.canvas.positions[row, slot].item() for slot in rows if slot >= size}
+            assert places <= set(opened) | {slot - shift for slot in opened}
+            extra += len(places)
+    assert (extra > 0) == DECODERS.make(spec).reshapes

@@ -340,3 +340,15 @@ def test_it_runs_in_the_models_own_precision() -> None:
     """Probabilities are float32 unless told otherwise."""
     taken = steps(ScriptedPredictor([guesses(0.9, 0.9)]), DcLeap(), length=2, schedule=Sliding(2), sampling=Sampling())
     assert len(taken) == 1 and taken[0].prediction.confidence.dtype == torch.float32
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_a_run_of_one_slot_takes_a_forward_per_slot_and_drafts_may_still_change_the_text(family: str) -> None:
+    """Nothing exceeds a `commit` of 1, but what the model is shown right of the window differs."""
+    changed = 0
+    for row, length in enumerate(contract.LENGTHS):
+        drafting, plain = (run(family, DcLeap(1.0, draft), 3, row) for draft in (0.2, 1.0))
+        assert len(drafting) == len(plain) == length
+        assert [slots for slots, _ in decided(drafting)] == [slots for slots, _ in decided(plain)]
+        changed += decided(drafting) != decided(plain)
+    assert changed, "no draft changed a token"

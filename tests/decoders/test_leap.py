@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_wino import Sums
 from torch import Tensor
 
 import contract
@@ -494,3 +495,20 @@ def test_extra_slots_are_computed_whatever_the_cache_freezes(cache: str) -> None
             assert int((rows >= size).sum()) == there
             saved += int(step.before.exists[place].sum()) - int((rows < size).sum())
     assert any(step.canvas.extra for step in run) and saved, "and the cache saves something all the same"
+
+
+@pytest.mark.parametrize("mode", ["isolated", "mutual"])
+def test_a_shifted_model_that_says_the_same_confirms_the_same_slots(mode: Any) -> None:
+    """A replica of a shifted model is the mask left of its slot, where that is masked; so the masks have to stay beside
+    their candidates in the plain model, too, or it would be told less."""
+    leap, runs = Leap(0.95, 0.2, 0.1, mode=mode, see_masks=True), []
+    for shift in (0, 1):
+        state = DenoisingState.start([[1, 2, 3], [4]], [14, 19], mask_id=MASK, shift=shift)
+        runs.append(steps(Sums(shift, num_slots=20), leap, state=state, schedule=Sequential(7)))
+    early = 0
+    for plain, shifted in zip(*runs, strict=True):
+        assert torch.equal(plain.after.tokens, shifted.after.tokens)
+        assert torch.equal(plain.move.commit, shifted.move.commit)
+        wanted = Threshold(0.95).decide(plain.before, plain.window, plain.prediction.without_extras(), None).commit
+        early += int((plain.move.commit & ~wanted).sum())
+    assert early > 2

@@ -113,20 +113,28 @@ class Watched(Lopa):
         MERITS.append(merit)
         return merit
 
+    def decide(self, state: Any, window: Any, prediction: Any, memory: Ahead) -> Any:
+        OWNERS.append(candidates(memory)[0])
+        return Lopa.decide(self, state, window, prediction, memory)
+
 
 MERITS: list[Tensor] = []
+OWNERS: list[Tensor] = []
 
 
 @pytest.mark.parametrize("schedule", ["whole", "sequential(block_length=5)", "pipelined(block_length=4, add=0.5)"])
 def test_candidates_differ_in_one_slot_and_the_winner_is_no_worse_than_the_plain_canvas(schedule: str) -> None:
     decoder, tried = Watched(Threshold(0.8), width=3), 0
-    MERITS.clear()
+    MERITS.clear(), OWNERS.clear()
     parts = decoder, SCHEDULES.make(schedule), CACHES.make("none")
     for number, step in enumerate(contract.steps("dream", contract.first_state("dream", infill=True), *parts)):
-        merit, branch = MERITS[number], step.move.branch
+        merit, owner, branch = MERITS[number], OWNERS[number], step.move.branch
         assert branch is not None
         tried += int((branch > 0).sum())
-        assert float(merit.max()) >= float(merit[0]), "the plain canvas of the first row competes"
+        for row, won in enumerate(branch.tolist()):
+            plain, *_ = mine = merit[owner == row].tolist()  # the plain canvas comes first, and competes
+            assert mine[won] == max(mine)
+            assert won == 0 or mine[won] >= plain
     assert tried > 3, "some proposals have to win"
 
 

@@ -197,3 +197,12 @@ def test_senseless_fields_are_refused(field: str, message: str) -> None:
         DECODERS.make(f"prophet(threshold, {field})")
     with pytest.raises(ValueError, match="early must be a number"):
         Prophet(Threshold(), early=inf - inf)
+
+
+def test_at_a_temperature_what_is_filled_is_drawn() -> None:
+    """As published: the noise decides about the tokens, not about when."""
+    sampling = Sampling(temperature=5.0, precision=torch.float64)
+    state = DenoisingState.start([[0]] * 8, 4, mask_id=9)
+    only, *more = steps(ScriptedPredictor([everywhere(3.1)]), prophet(), state=state, sampling=sampling)
+    assert not more and torch.equal(only.after.tokens[state.masked], only.prediction.tokens[state.masked])
+    assert len(only.after.tokens[state.masked].unique()) > 1, "the favourite was drawn every time"

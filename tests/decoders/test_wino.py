@@ -463,3 +463,20 @@ def test_a_shifted_model_that_says_the_same_gives_the_same_run(mutual: bool, sha
             assert torch.equal(plain.move.revoke, shifted.move.revoke)
             taken_back += int(plain.move.revoke.sum())
     assert taken_back > 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_verify_bound_of_0_is_a_strict_threshold_with_a_cap(family: str) -> None:
+    """Worked out from every step's confidences: the best of what exceeds `draft`, no more than the cap."""
+    wino, capped = Wino(0.3, 0.0, share=0.3, floor=2, ceiling=3), 0
+    for step in contract.steps(family, contract.first_state(family), wino, Sequential(8), CACHES.make("none")):
+        assert step.canvas.extra == 0 and step.move.revoke is None
+        open_now, confidence = step.before.masked & step.window.open, step.prediction.confidence
+        for place in range(step.before.num_rows):
+            there = open_now[place].nonzero()[:, 0].tolist()
+            order = sorted(there, key=lambda slot: -float(confidence[place, slot]))
+            sure = [slot for slot in order if float(confidence[place, slot]) > 0.3]
+            most = min(max(int(0.3 * len(there)), 2), 3)
+            assert step.move.commit[place].nonzero()[:, 0].tolist() == sorted(sure[:most] or order[:1])
+            capped += len(sure) > most
+    assert capped, "the cap never mattered"
