@@ -37,6 +37,7 @@ def llada_fast(p: dict[str, Any], cache_name: str = "none") -> Parts:
     else:
         decoder = f"low-confidence(steps={p['steps']})"
     schedule = Sequential(p["block_length"], block_steps=limit)
+    cache_name = "dual(compat='fast-dllm')" if cache_name == "dual" else cache_name
     return Parts(decoder, schedule, p["gen_length"], cache_name, sampling=DOUBLE)
 
 

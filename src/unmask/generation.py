@@ -48,6 +48,12 @@ class Model:
     text: Text
     source: str  # name or path it was loaded from
     device: torch.device
+    adapter: str | None = None  # name or path of the adapter on top
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Where the weights come from, for the facts of a record."""
+        return {"model": self.source} | ({} if self.adapter is None else {"adapter": self.adapter})
 
     def in_blocks(self, schedule: Blocks) -> "Model":
         """The same model, seeing blocks as the schedule cuts them if it is block-causal (D2F trains with blocks of 16
@@ -389,7 +395,7 @@ def _trimmed(state: DenoisingState) -> DenoisingState:
 
 
 def _complete_batch(model: Model, state: DenoisingState, recipe: Recipe, keep: bool, drift: bool) -> list[Completion]:
-    facts = {"model": model.source, **recipe.specs()} if keep else None
+    facts = {**model.origin, **recipe.specs()} if keep else None
     tally = Tally(model, state, facts, drift=drift_of(model, recipe) if drift else None)
     for step, seconds in timed(run(model, state, recipe)):
         tally.add(step, seconds)

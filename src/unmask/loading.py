@@ -15,6 +15,8 @@ def load(
     dtype: str = "auto",
     attention: AttentionPattern | None = None,
     block_length: int | None = None,
+    adapter: str | Path | None = None,
+    merge: bool = True,
 ) -> Model:
     """Load a checkpoint.
 
@@ -24,12 +26,22 @@ def load(
         dtype: "auto", "float32", "bfloat16", "float16".
         attention: override the checkpoint's pattern, "bidirectional" or "block_causal".
         block_length: block of block-causal attention, slots.
+        adapter: a LoRA adapter in peft's format on top of it, a local folder or a hub id.
+        merge: add the adapter to the weights, for speed; False leaves it beside them (see `models.adapters`).
 
     Raises:
-        CheckpointError: not found, unreadable, of an unknown family, or with tensors that do not fit.
+        CheckpointError: not found, unreadable, of an unknown family, or with tensors that do not fit; or an adapter
+            that is so.
     """
     loaded = load_checkpoint(
-        str(name_or_path), device=device, dtype=dtype, attention=attention, block_length=block_length
+        str(name_or_path),
+        device=device,
+        dtype=dtype,
+        attention=attention,
+        block_length=block_length,
+        adapter=adapter,
+        merge=merge,
     )
     predictor = BackbonePredictor(loaded.backbone, loaded.facts)
-    return Model(predictor, loaded.facts, loaded.text, loaded.source, predictor.device)
+    added = None if loaded.adapter is None else loaded.adapter.source
+    return Model(predictor, loaded.facts, loaded.text, loaded.source, predictor.device, added)

@@ -188,3 +188,19 @@ def test_with_one_block_for_the_whole_answer_the_first_step_alone_is_exact(famil
         differences.append(float((ours - wanted)[wanted.isfinite()].abs().max()))
     assert len(taken) == 12 and differences[0] < 1e-10
     assert min(differences[1:]) > 1e-4
+
+
+@pytest.mark.parametrize(("spec", "known"), [("dual", [True, False, True]), ("dual(compat='fast-dllm')", [True] * 3)])
+def test_a_token_that_changed_outside_the_window_is_recomputed_but_in_compat(spec: str, known: list[bool]) -> None:
+    state = DenoisingState.from_canvas([[1, None, None]], mask_id=9)
+    canvas, window = plain_view(state), Window(state.answer, state.exists, state.masked, state.step)
+    store = CACHES.make(spec).open_store(state)
+    assert not store.known(canvas.tokens).any()  # type: ignore[union-attr]
+    store.note(canvas, plan(canvas, window, state.masked, None, 0))
+    shown = torch.tensor([[1, 4, 9]])  # slot 1 has got its token since
+    assert store.known(shown).tolist() == [known]  # type: ignore[union-attr]
+
+
+def test_an_unknown_compat_is_refused() -> None:
+    with pytest.raises(ValueError, match='compat must be "none" or "fast-dllm": got "slow"'):
+        CACHES["dual"](compat="slow")  # type: ignore[call-arg]

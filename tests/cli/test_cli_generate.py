@@ -18,7 +18,7 @@ def generate(llada: unmask.Model, monkeypatch: pytest.MonkeyPatch) -> Any:
     real = unmask.load
 
     def load(name: str, **options: Any) -> unmask.Model:
-        return llada if set(options.values()) == {"auto"} else real(name, **options)
+        return llada if set(options.values()) == {"auto", None} else real(name, **options)
 
     monkeypatch.setattr("unmask.loading.load", load)
     return lambda *arguments, **options: invoke("generate", *arguments, "--model", CHECKPOINT, **options)

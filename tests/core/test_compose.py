@@ -94,7 +94,10 @@ ON_BLOCKS, BESIDE = "sequential(block_length=8)", "pipelined(block_length=8)"
 @pytest.mark.parametrize(
     ("decoder", "schedule", "cache"),
     [
-        *(("dc-leap", "sliding", cache) for cache in ("window", "dual", "prefix", "delayed(since='start')", "features")),
+        *(
+            ("dc-leap", "sliding", cache)
+            for cache in ("window", "dual", "prefix", "delayed(since='start')", "features")
+        ),
         ("leap(entropy-threshold)", ON_BLOCKS, "dual"),
         *(("leap", ON_BLOCKS, cache) for cache in ("prefix", "dual", "delayed", "window", "none")),
         *((f"leap({inner})", ON_BLOCKS, "dual") for inner in ("local-leap", "entropy-bound", "factor")),

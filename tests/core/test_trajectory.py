@@ -173,6 +173,20 @@ def test_one_row_is_cut_out_as_row_0() -> None:
     assert one.start.num_rows == 1
 
 
+def test_joined_runs_are_the_rows_of_all_of_them_and_say_what_all_say() -> None:
+    start, taken = recorded()
+    whole = Trajectory.collect(start, taken, {"decoder": "fickle", "sampling": "greedy"})
+    other = replace(whole.of_row(1), facts={"decoder": "fickle", "sampling": "hot"})
+    joined = Trajectory.join([whole, other, whole.of_row(0)])
+    assert joined.facts == {"decoder": "fickle"}
+    assert joined.start.num_rows == 4
+    for row, origin in enumerate([0, 1, 1, 0]):
+        assert joined.nfe(row) == whole.nfe(origin)
+        for one, same in zip(joined.states(row), whole.states(origin), strict=True):
+            for name in STATE_FIELDS:
+                assert torch.equal(getattr(one, name), getattr(same, name)), name
+
+
 @pytest.mark.parametrize("row", [-1, 2])
 def test_a_row_that_is_not_there(row: int) -> None:
     with pytest.raises(RequestError, match=f"no row {row} in this trajectory; it has rows 0 to 1"):

@@ -124,7 +124,7 @@ OWNERS: list[Tensor] = []
 
 @pytest.mark.parametrize("schedule", ["whole", "sequential(block_length=5)", "pipelined(block_length=4, add=0.5)"])
 def test_candidates_differ_in_one_slot_and_the_winner_is_no_worse_than_the_plain_canvas(schedule: str) -> None:
-    decoder, tried = Watched(Threshold(0.8), width=3), 0
+    decoder, tried, kept = Watched(Threshold(0.8), width=3, alpha=0.1), 0, 0
     MERITS.clear(), OWNERS.clear()
     parts = decoder, SCHEDULES.make(schedule), CACHES.make("none")
     for number, step in enumerate(contract.steps("dream", contract.first_state("dream", infill=True), *parts)):
@@ -132,10 +132,10 @@ def test_candidates_differ_in_one_slot_and_the_winner_is_no_worse_than_the_plain
         assert branch is not None
         tried += int((branch > 0).sum())
         for row, won in enumerate(branch.tolist()):
-            plain, *_ = mine = merit[owner == row].tolist()  # the plain canvas comes first, and competes
+            mine = merit[owner == row].tolist()  # the plain canvas comes first, and competes
             assert mine[won] == max(mine)
-            assert won == 0 or mine[won] >= plain
-    assert tried > 3, "some proposals have to win"
+            kept += won == 0 and len(mine) > 1
+    assert tried > 1 and kept > 0, "some proposals have to win, and some to lose"
 
 
 def test_a_candidate_that_fills_a_block_goes_on_in_the_next_one() -> None:

@@ -11,7 +11,8 @@ from unmask.core.denoise import MaskPredictor
 from unmask.errors import CheckpointError
 from unmask.generation import Model
 from unmask.models.backbone import Backbone
-from unmask.models.checkpoints import find_folder
+from unmask.models.checkpoints import find_adapter, find_folder
+from unmask.models.checkpoints.adapters import WEIGHTS_FILE
 from unmask.models.checkpoints.reading import read_headers
 from unmask.models.guidance import Guided
 from unmask.models.predictor import BackbonePredictor
@@ -43,8 +44,9 @@ def dtype_of(model: Model) -> str | None:
     return None if backbone is None else str(backbone.embedding.weight.dtype).removeprefix("torch.")
 
 
-def weights_hash(source: str) -> str | None:
-    """SHA-256 of the weights file; of several files, that of their digests in the order of their names.
+def weights_hash(source: str, adapter: str | None = None) -> str | None:
+    """SHA-256 of the weights file; of several files, that of their digests in the order of their names, the adapter's
+    last.
 
     None when there are no files behind the name, as with a model made in memory.
     """
@@ -52,7 +54,8 @@ def weights_hash(source: str) -> str | None:
         files = {header.file for header in read_headers(find_folder(source)).values()}
     except CheckpointError:
         return None
-    digests = [_digest(file) for file in sorted(files)]
+    files_in_order = [*sorted(files), *([] if adapter is None else [find_adapter(adapter) / WEIGHTS_FILE])]
+    digests = [_digest(file) for file in files_in_order]
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode("ascii")).hexdigest()
 
 

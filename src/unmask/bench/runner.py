@@ -257,8 +257,8 @@ class _Run:
         return {
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "template": "chat" if model.text.has_template else "plain",
-            "model": model.source,
-            "weights_hash": environment.weights_hash(model.source),
+            "model": " + ".join(model.origin.values()),
+            "weights_hash": environment.weights_hash(model.source, model.adapter),
             "parameters": environment.num_parameters(model),
             "dtype": environment.dtype_of(model),
             "device": str(model.device),

@@ -6,14 +6,21 @@ instead (decoders have a compat switch for it).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 
-from unmask.caches.base import CachePolicy, Memory
+from unmask.caches.base import NO_TOKEN, CachePolicy, KVStore, Memory
 from unmask.core.state import DenoisingState
 from unmask.core.window import Window
+
+
+class StaleStore(KVStore):
+    """A store whose values stand in whatever token they were computed for."""
+
+    def known(self, shown: Int[Tensor, "b l"]) -> Bool[Tensor, "b l"] | None:
+        return self.computed_for != NO_TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +52,16 @@ class Dual(CachePolicy):
     """Freeze what lies outside the window, on both sides, since the window was opened (approximate)."""
 
     refresh: int | None = None  # also recompute everything every so many steps of a window; 1 = always
+    compat: Literal["none", "fast-dllm"] = "none"  # released code: freeze also what shows another token than was stored
 
     def __post_init__(self) -> None:
         _check_refresh(self.refresh)
+        if self.compat not in ("none", "fast-dllm"):
+            raise ValueError(f'compat must be "none" or "fast-dllm": got "{self.compat}"')
+
+    def open_store(self, state: DenoisingState) -> KVStore:
+        kind = KVStore if self.compat == "none" else StaleStore
+        return kind(state.num_rows, state.num_slots, self.keeps, state.prompt_length)
 
     def frozen(self, state: DenoisingState, window: Window, memory: Memory) -> Bool[Tensor, "b l"]:
         return ~window.open & ~_due(window, self.refresh)

@@ -51,6 +51,7 @@ def bench(
         str | None, typer.Option(help='Cache of every method that names none with "@". The baselines keep theirs.')
     ] = None,
     model: Annotated[str, typer.Option(help="builtin, a folder, or a hub id.")] = "builtin",
+    adapter: Annotated[str | None, typer.Option(help="LoRA adapter on top of it, a folder or a hub id.")] = None,
     suite: Annotated[
         str | None, typer.Option(help='"builtin" (the default): generated problems the built-in model has never seen.')
     ] = None,
@@ -106,7 +107,7 @@ def bench(
     asked = _problems(suite, data, tasks, problems, seed)
     if threads is not None:
         torch.set_num_threads(threads)
-    loaded = load(model, device=device, dtype=dtype)
+    loaded = load(model, device=device, dtype=dtype, adapter=adapter)
     methods = len(line_up(chosen, loaded.facts))
     rows: list[runner.Row] = []
     interrupted = False

@@ -29,6 +29,9 @@ class Stop(StrEnum):
 def generate(
     prompt: Annotated[str, typer.Argument(help='What to answer; "-" reads it from stdin.', show_default=False)],
     model: Annotated[str, typer.Option(help='"builtin", a folder, or a hub name "organisation/name".')] = "builtin",
+    adapter: Annotated[
+        str | None, typer.Option(help="LoRA adapter on top of it, a folder or a hub name.", show_default=False)
+    ] = None,
     decoder: Annotated[
         str | None, typer.Option(help="Decoding method; see `unmask list`.", show_default="threshold(threshold=0.9)")
     ] = None,
@@ -97,7 +100,7 @@ def generate(
     assert isinstance(slots, int), "one prompt has one length"
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     stopping = Stopping(stop.value, hold_end)
-    loaded = load(model, device=device, dtype=dtype).guided(guidance)
+    loaded = load(model, device=device, dtype=dtype, adapter=adapter).guided(guidance)
     recipe = Recipe.of(method, plan, policy, sampling=sampling, stop=stopping, facts=loaded.facts)
     state = start_state(loaded, [question], slots, seed)
     facts = {"seed": str(seed), "guidance": str(guidance)}
@@ -115,7 +118,7 @@ def generate(
         if as_json:
             parts = {kind: recipe.specs()[kind] for kind in ("decoder", "schedule", "cache")}
             settings = {"stop": stop, "temperature": temperature, "guidance": guidance, "seed": seed, "length": slots}
-            print(json.dumps(_result(answer) | {"model": model} | parts | settings))
+            print(json.dumps(_result(answer) | loaded.origin | parts | settings))
         elif not (watch and terminal.is_terminal and sys.stdout.isatty()):  # else the screen shows it already
             print(answer.text)
         sys.stdout.flush()

@@ -14,6 +14,9 @@ NAME_WIDTH = 17  # characters
 
 def inspect(
     model: Annotated[str, typer.Argument(help='"builtin", a folder, or a hub name "organisation/name".')] = "builtin",
+    adapter: Annotated[
+        str | None, typer.Option(help="LoRA adapter on top of it, a folder or a hub name.", show_default=False)
+    ] = None,
     length: Annotated[
         int | None, typer.Option(help="Estimate memory for canvases of so many slots.", show_default=False)
     ] = None,
@@ -29,7 +32,7 @@ def inspect(
     from unmask.models.checkpoints.reading import DTYPES
     from unmask.models.inspection import estimate_memory, inspect_checkpoint
 
-    facts = inspect_checkpoint(model)
+    facts = inspect_checkpoint(model, adapter)
     if length is not None or batch != 1:
         config = open_folder(find_folder(model, weights=False)).config
         dtype = next(known for known in DTYPES.values() if str(known) == f"torch.{facts['dtype']}")
@@ -80,11 +83,23 @@ def rows_of(facts: dict[str, Any]) -> list[tuple[str, str]]:
         kinds = ", ".join(f"{count:,} {name}" for name, count in stored["parameters_by_dtype"].items())
         files = "1 file" if stored["files"] == 1 else f"{stored['files']} files"
         rows.append(("weights", f"{_bytes(stored['bytes'])} in {files} ({kinds})"))
+    if facts["adapter"] is not None:
+        rows.append(("adapter", _adapter(facts["adapter"])))
     sizes_of = memory["bytes"]
     parts = ", ".join(f"{name} {_bytes(size)}" for name, size in sizes_of.items() if name != "total")
     canvases = "1 row" if memory["batch"] == 1 else f"{memory['batch']} rows"
     rows.append(("memory", f"{_bytes(sizes_of['total'])} for {canvases} of {memory['length']:,} slots ({parts})"))
     return rows
+
+
+def _adapter(adapter: dict[str, Any]) -> str:
+    targets = adapter["targets"] if isinstance(adapter["targets"], str) else ", ".join(adapter["targets"])
+    nothing = f"; {', '.join(adapter['unmatched'])} match nothing here" if adapter["unmatched"] else ""
+    made = f", made for {adapter['base']}" if adapter["base"] else ""
+    return (
+        f"{adapter['source']}: LoRA of rank {adapter['rank']}, alpha {adapter['alpha']:g}, {adapter['parameters']:,} "
+        f"parameters on {adapter['layers']} layers ({targets}{nothing}){made}"
+    )
 
 
 def _token(token: dict[str, Any]) -> str:

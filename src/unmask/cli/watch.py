@@ -29,7 +29,7 @@ def decode(
         views: keep in the trajectory what the model was shown.
         drift: measure how many commits the cache has changed.
     """
-    facts = {"model": model.source, **recipe.specs(), **facts}
+    facts = {**model.origin, **recipe.specs(), **facts}
     tally = Tally(model, state, facts, views=views, drift=drift_of(model, recipe) if drift else None)
     framer = Framer(state, model.text, end_ids=model.facts.end_ids, views=True)
     frame = framer.first() if screen else None

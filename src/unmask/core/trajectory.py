@@ -7,7 +7,7 @@ Shape letters: b rows, l slots, e events, t (row, step) pairs.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
@@ -68,6 +68,29 @@ class Trajectory:
         for step in steps:
             recorder.add(step)
         return recorder.trajectory(facts)
+
+    @classmethod
+    def join(cls, parts: Sequence["Trajectory"]) -> "Trajectory":
+        """All rows of several runs of one model, in order, without views; facts are those that all runs share."""
+        first = parts[0]
+        start, rows, passes = first.start, [first.row], [first.passes]
+        for part in parts[1:]:
+            rows.append(part.row + start.num_rows)
+            passes.append(torch.cat((part.passes[:, :1] + start.num_rows, part.passes[:, 1:]), dim=1))
+            start = start.join(part.start)
+        events: dict[str, Any] = {
+            name: torch.cat([getattr(part, name) for part in parts])
+            for name in ("step", "kind", "slot", "token", "confidence")
+        }
+        return cls(
+            start=start,
+            row=torch.cat(rows),
+            passes=torch.cat(passes),
+            facts={k: v for k, v in first.facts.items() if all(part.facts.get(k) == v for part in parts)},
+            words={token: word for part in parts for token, word in part.words.items()},
+            controls={token: word for part in parts for token, word in part.controls.items()},
+            **events,
+        )
 
     def nfe(self, row: int) -> int:
         """Forward passes of one row."""

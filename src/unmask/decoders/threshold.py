@@ -44,9 +44,8 @@ class Threshold(Decoder):
     def decide(self, state: DenoisingState, window: Window, prediction: Prediction, memory: Memory) -> Move:
         among = self.eligible(state, window, prediction)
         best = score_of(self.rank, prediction, state.num_slots)
-        if self.steps is not None:
-            among = self._considered(state, among, best)
-        sure = among & reaches(prediction.confidence[:, : state.num_slots], self.threshold, self.strict)
+        ready = among if self.steps is None else self._considered(state, among, best)
+        sure = ready & reaches(prediction.confidence[:, : state.num_slots], self.threshold, self.strict)
         commit = force(best, among, sure, window)
         if self.compat == "fast-dllm-dream":
             commit = lead(window, among, commit)

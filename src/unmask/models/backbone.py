@@ -109,7 +109,9 @@ class Backbone(nn.Module):
 
     def logits(self, hidden: Float[Tensor, "*n c"]) -> Float[Tensor, "*n v"]:
         """Vocabulary scores of final hidden states; call it with the rows somebody asked about only."""
-        return functional.linear(hidden, self.head_weight)
+        if self.config.tied:
+            return functional.linear(hidden, self.embedding.weight)
+        return self.head(hidden)  # type: ignore[no-any-return]
 
     def run(
         self,

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from unmask.models.checkpoints import LoadedModel, find_folder, match_tensors, open_folder
+from unmask.models.checkpoints import LoadedModel, find_folder, match_adapter, match_tensors, open_folder
+from unmask.models.checkpoints.adapters import StoredAdapter
 from unmask.models.checkpoints.reading import DTYPES, empty_backbone, read_headers
 from unmask.models.config import BackboneConfig
 from unmask.models.facts import ModelFacts
@@ -58,20 +59,32 @@ def estimate_memory(
 def describe(loaded: LoadedModel) -> dict[str, Any]:
     """All facts about a loaded model, ready for JSON."""
     return _summary(
-        loaded.source, loaded.folder, loaded.backbone.config, loaded.facts, loaded.text, dtype=loaded.dtype
+        loaded.source,
+        loaded.folder,
+        loaded.backbone.config,
+        loaded.facts,
+        loaded.text,
+        loaded.adapter,
+        dtype=loaded.dtype,
     ) | {"device": str(loaded.device)}
 
 
-def inspect_checkpoint(name_or_path: str | Path) -> dict[str, Any]:
+def inspect_checkpoint(name_or_path: str | Path, adapter: str | Path | None = None) -> dict[str, Any]:
     """The facts that `describe` gives, and "stored", from the config, the tokenizer and the headers of the weights.
 
-    Reads no weights, and downloads none of a hub model; "stored" is None where the weights are not on this machine.
+    Reads no weights, and downloads none of a hub model but those of an adapter; "stored" is None where the weights are
+    not on this machine.
+
+    Args:
+        name_or_path: as for `load_checkpoint`.
+        adapter: a LoRA adapter on top of it.
 
     Raises:
         CheckpointError: as `load_checkpoint` does, for everything that can be seen without weights.
     """
     folder = find_folder(name_or_path, weights=False)
     opened = open_folder(folder)
+    added = None if adapter is None else match_adapter(opened, adapter)
     stored: dict[str, Any] | None = None
     dtype = torch.float32
     # a hub model's index is fetched with the JSON files, so it says nothing about the weights
@@ -93,12 +106,19 @@ def inspect_checkpoint(name_or_path: str | Path) -> dict[str, Any]:
     else:
         stated = opened.settings.values.get("torch_dtype", opened.settings.values.get("dtype"))
         dtype = next((known for known in DTYPES.values() if str(known) == f"torch.{stated}"), dtype)
-    summary = _summary(str(name_or_path), folder, opened.config, opened.facts, opened.text, dtype=dtype)
+    summary = _summary(str(name_or_path), folder, opened.config, opened.facts, opened.text, added, dtype=dtype)
     return summary | {"stored": stored}
 
 
 def _summary(
-    source: str, folder: Path, config: BackboneConfig, facts: ModelFacts, text: Text, *, dtype: torch.dtype
+    source: str,
+    folder: Path,
+    config: BackboneConfig,
+    facts: ModelFacts,
+    text: Text,
+    adapter: StoredAdapter | None,
+    *,
+    dtype: torch.dtype,
 ) -> dict[str, Any]:
     length = min(LENGTH, facts.max_length)
     begin = text.named.get("bos_token")
@@ -128,6 +148,7 @@ def _summary(
         "begin": None if begin is None else {"id": text.id_of(begin), "token": begin},
         "tokenizer_size": text.vocab_size,
         "chat_template": text.has_template,
+        "adapter": None if adapter is None else adapter.describe(),
         "memory": {
             "length": length,
             "batch": 1,

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
@@ -24,6 +24,7 @@ from unmask.training.corruption import CleanBatch
 logger = logging.getLogger(__name__)
 
 CHUNK_EXAMPLES = 1024  # examples that are made, sorted into buckets and shuffled together
+Item = TypeVar("Item")
 
 
 class DataError(UnmaskError):
@@ -209,6 +210,20 @@ class Tail:
         return room if rng.random() < 0.5 else rng.randint(0, room)
 
 
+def packed(sized: Sequence[tuple[int, Item]], batch_tokens: int) -> list[tuple[int, list[Item]]]:
+    """Groups (common length, members) of at most `batch_tokens` slots, from (length, member) by ascending length."""
+    groups: list[tuple[int, list[Item]]] = []
+    start = 0
+    while start < len(sized):
+        # Sorted ascending, so a group's length is that of its last row.
+        end = start + 1
+        while end < len(sized) and sized[end][0] * (end + 1 - start) <= batch_tokens:
+            end += 1
+        groups.append((sized[end - 1][0], [member for _, member in sized[start:end]]))
+        start = end
+    return groups
+
+
 class BucketedBatches:
     """Clean batches of about equal cost: rows of similar length, filled to a common length with end tokens.
 
@@ -272,15 +287,7 @@ class BucketedBatches:
         if not sized:
             raise DataError(f"chunk {chunk} has no example with at most {self.max_length} tokens")
         sized.sort(key=lambda pair: pair[0])
-        groups: list[tuple[int, list[Example]]] = []
-        start = 0
-        while start < len(sized):
-            # Sorted ascending, so a group's length is that of its last row.
-            end = start + 1
-            while end < len(sized) and sized[end][0] * (end + 1 - start) <= self.batch_tokens:
-                end += 1
-            groups.append((sized[end - 1][0], [example for _, example in sized[start:end]]))
-            start = end
+        groups = packed(sized, self.batch_tokens)
         rng.shuffle(groups)
         return groups
 

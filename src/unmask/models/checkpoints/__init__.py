@@ -13,7 +13,9 @@ from pathlib import Path
 import torch
 
 from unmask.errors import CheckpointError, RequestError
+from unmask.models.adapters import fold
 from unmask.models.backbone import Backbone
+from unmask.models.checkpoints.adapters import CONFIG_FILE, WEIGHTS_FILE, StoredAdapter, attach_stored, open_adapter
 from unmask.models.checkpoints.dream import DREAM
 from unmask.models.checkpoints.family import Family
 from unmask.models.checkpoints.llada import LLADA
@@ -37,6 +39,7 @@ __all__ = [
     "Family",
     "LoadedModel",
     "Opened",
+    "find_adapter",
     "find_family",
     "find_folder",
     "load_checkpoint",
@@ -66,6 +69,7 @@ class LoadedModel:
     folder: Path  # where its files lie
     dtype: torch.dtype
     device: torch.device
+    adapter: StoredAdapter | None = None  # merged into the backbone, or attached to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,8 @@ def load_checkpoint(
     dtype: str | torch.dtype = "auto",
     attention: AttentionPattern | None = None,
     block_length: int | None = None,
+    adapter: str | Path | None = None,
+    merge: bool = True,
 ) -> LoadedModel:
     """Load a checkpoint.
 
@@ -98,20 +104,65 @@ def load_checkpoint(
             "float32", "bfloat16", "float16", "float64", or the torch dtype.
         attention: replaces the pattern the checkpoint states, for students trained elsewhere.
         block_length: slots per block of block-causal attention; replaces what the checkpoint states.
+        adapter: a LoRA adapter in peft's format, a folder or a hub name.
+        merge: add the adapter to the weights, for speed; False leaves it beside them, to be trained or switched off.
 
     Raises:
-        CheckpointError: if it cannot be found, read, or does not fit its config.
+        CheckpointError: if it cannot be found, read, or does not fit its config; or the adapter does not fit it.
         RequestError: if the device or dtype is not available.
     """
     opened = open_folder(find_folder(name_or_path), attention=attention, block_length=block_length)
     headers = read_headers(opened.folder)
     backbone, names = match_tensors(opened, headers)
+    stored = None if adapter is None else match_adapter(opened, adapter)
     target = choose_device(device)
     chosen = choose_dtype(dtype, target, headers, names)
     fill(backbone, names, headers, device=target, dtype=chosen)
+    backbone.eval()
+    if stored is not None:
+        attach_stored(backbone, stored)
+        if merge:
+            fold(backbone)
     return LoadedModel(
-        backbone.eval(), opened.facts, opened.text, str(name_or_path), opened.folder, dtype=chosen, device=target
+        backbone,
+        opened.facts,
+        opened.text,
+        str(name_or_path),
+        opened.folder,
+        dtype=chosen,
+        device=target,
+        adapter=stored,
     )
+
+
+def match_adapter(opened: Opened, name_or_path: str | Path) -> StoredAdapter:
+    """Find an adapter and compare it with the model it is for; reads no weights, but downloads those of a hub name.
+
+    Raises:
+        CheckpointError: if it cannot be found or read, or does not fit.
+    """
+    names = opened.family.tensor_names(opened.config)
+    return open_adapter(str(name_or_path), find_adapter(name_or_path), opened.config, names, opened.family.name)
+
+
+def find_adapter(name_or_path: str | Path) -> Path:
+    """The folder of an adapter; downloads it when the name is one of the hub.
+
+    Raises:
+        CheckpointError: if there is none.
+    """
+    name = str(name_or_path)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise CheckpointError(f"{path}: is a file; name the folder that holds {CONFIG_FILE} and {WEIGHTS_FILE}")
+    match = _HUB_NAME.fullmatch(name)
+    if isinstance(name_or_path, Path) or match is None or name.startswith("."):
+        raise CheckpointError(
+            f'no adapter "{name}": there is no such folder, and it is no hub name of the form "organisation/name"'
+        )
+    return _download(match["repository"], match["revision"], (CONFIG_FILE, WEIGHTS_FILE))
 
 
 def find_folder(name_or_path: str | Path, *, weights: bool = True) -> Path:

@@ -8,7 +8,7 @@ Refuses to know: what a family's keys and tensors are called (see `llada.py`, `d
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,12 @@ class TensorHeader:
         return math.prod(self.shape)
 
 
-def _headers_of(file: Path) -> dict[str, TensorHeader]:
+def headers_of(file: Path) -> dict[str, TensorHeader]:
+    """Name, shape and dtype of every tensor of one safetensors file.
+
+    Raises:
+        CheckpointError: if it is absent or unreadable.
+    """
     try:
         with safe_open(file, framework="pt") as opened:
             slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
@@ -131,7 +136,7 @@ def read_headers(folder: Path) -> dict[str, TensorHeader]:
         CheckpointError: if there is no safetensors file, a shard is absent or unreadable, or the index is wrong.
     """
     if (folder / SINGLE_FILE).is_file():
-        return _headers_of(folder / SINGLE_FILE)
+        return headers_of(folder / SINGLE_FILE)
     index_path = folder / INDEX_FILE
     if not index_path.is_file():
         pickled = sorted(path.name for path in folder.glob("*.bin"))
@@ -147,7 +152,7 @@ def read_headers(folder: Path) -> dict[str, TensorHeader]:
             raise CheckpointError(f'{index_path}: shards must lie next to the index, got "{shard}"')
         if not (folder / shard).is_file():
             raise CheckpointError(f'{index_path}: names the shard "{shard}", which is not in {folder}')
-        headers |= _headers_of(folder / shard)
+        headers |= headers_of(folder / shard)
     lost = [name for name, shard in index.items() if name not in headers or headers[name].file.name != shard]
     if lost:
         raise CheckpointError(
@@ -207,18 +212,21 @@ def check_tensors(
         for theirs in found
         if theirs in headers and headers[theirs].dtype not in DTYPES
     ]
-    faults = [
-        f"{len(culprits)} {what}: {_listed(culprits)}"
-        for what, culprits in (
+    faults = faults_among(
+        (
             ("missing", missing),
             ("unknown", extra),
             ("wrongly shaped", misshapen),
             (f"in an unsupported dtype (supported: {', '.join(DTYPES)})", wrong_type),
         )
-        if culprits
-    ]
+    )
     if faults:
-        raise CheckpointError(f"{source}: the tensors do not fit config.json; {'; '.join(faults)}")
+        raise CheckpointError(f"{source}: the tensors do not fit config.json; {faults}")
+
+
+def faults_among(kinds: Iterable[tuple[str, Collection[str]]]) -> str:
+    """What is wrong with the named tensors, kind by kind; empty if nothing is."""
+    return "; ".join(f"{len(culprits)} {what}: {_listed(culprits)}" for what, culprits in kinds if culprits)
 
 
 def read_tensors(
