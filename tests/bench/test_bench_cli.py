@@ -22,8 +22,8 @@ app.command()(bench)
 
 @pytest.fixture(autouse=True)
 def loaded_once(llada: unmask.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(name: str, *, device: str, dtype: str, adapter: str | None) -> unmask.Model:
-        assert (name, device, dtype, adapter) == (CHECKPOINT, "auto", "auto", None)
+    def load(name: str, *, device: str, dtype: str, attention: str | None, adapter: str | None) -> unmask.Model:
+        assert (name, device, dtype, attention, adapter) == (CHECKPOINT, "auto", "auto", None, None)
         return llada
 
     monkeypatch.setattr("unmask.cli.bench.load", load)

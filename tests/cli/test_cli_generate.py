@@ -210,3 +210,11 @@ def test_a_bug_keeps_its_traceback(generate: Any, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("unmask.cli.watch.decode", broken)
     assert isinstance(generate("a").exception, ZeroDivisionError)
+
+
+def test_a_model_can_be_read_as_a_block_causal_one() -> None:
+    """The pattern reaches the model: a preset that needs it runs without the warning about approximate values."""
+    options = ["--model", CHECKPOINT, "--preset", "d2f", "--length", "32", "--json"]
+    told = json.loads(invoke("generate", "we sort: 3 1 2", *options, "--attention", "block_causal").stdout)
+    assert told["cache"] == "finished-blocks" and told["schedule"].startswith("pipelined")
+    refused(invoke("generate", "a", *options, "--attention", "causal"), "block_causal")

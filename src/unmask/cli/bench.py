@@ -14,7 +14,7 @@ from unmask.bench import runner
 from unmask.bench.contestants import Contestant, grid, line_up, of_preset, parse
 from unmask.bench.problems import file_problems, suite_problems
 from unmask.bench.report import Report, RowFile, markdown, report, setting, tables
-from unmask.cli.output import check_writable, console_for, say
+from unmask.cli.output import Attention, check_writable, console_for, say
 from unmask.errors import RequestError
 from unmask.evaluation.tasks import SUITE, TASKS, Problem
 from unmask.generation import DEFAULT_LENGTH
@@ -52,6 +52,9 @@ def bench(
     ] = None,
     model: Annotated[str, typer.Option(help="builtin, a folder, or a hub id.")] = "builtin",
     adapter: Annotated[str | None, typer.Option(help="LoRA adapter on top of it, a folder or a hub id.")] = None,
+    attention: Annotated[
+        Attention | None, typer.Option(help="Read the checkpoint as a block-causal one (D2F adapters) or not.")
+    ] = None,
     suite: Annotated[
         str | None, typer.Option(help='"builtin" (the default): generated problems the built-in model has never seen.')
     ] = None,
@@ -107,7 +110,8 @@ def bench(
     asked = _problems(suite, data, tasks, problems, seed)
     if threads is not None:
         torch.set_num_threads(threads)
-    loaded = load(model, device=device, dtype=dtype, adapter=adapter)
+    pattern = None if attention is None else attention.pattern
+    loaded = load(model, device=device, dtype=dtype, attention=pattern, adapter=adapter)
     methods = len(line_up(chosen, loaded.facts))
     rows: list[runner.Row] = []
     interrupted = False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli.output import check_device, check_seed, check_writable, console_for
+from unmask.cli.output import Attention, check_device, check_seed, check_writable, console_for
 from unmask.errors import RequestError
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ def generate(
     model: Annotated[str, typer.Option(help='"builtin", a folder, or a hub name "organisation/name".')] = "builtin",
     adapter: Annotated[
         str | None, typer.Option(help="LoRA adapter on top of it, a folder or a hub name.", show_default=False)
+    ] = None,
+    attention: Annotated[
+        Attention | None,
+        typer.Option(help="Read the checkpoint as a block-causal one (D2F adapters) or not.", show_default=False),
     ] = None,
     decoder: Annotated[
         str | None, typer.Option(help="Decoding method; see `unmask list`.", show_default="threshold(threshold=0.9)")
@@ -100,7 +104,8 @@ def generate(
     assert isinstance(slots, int), "one prompt has one length"
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     stopping = Stopping(stop.value, hold_end)
-    loaded = load(model, device=device, dtype=dtype, adapter=adapter).guided(guidance)
+    pattern = None if attention is None else attention.pattern
+    loaded = load(model, device=device, dtype=dtype, attention=pattern, adapter=adapter).guided(guidance)
     recipe = Recipe.of(method, plan, policy, sampling=sampling, stop=stopping, facts=loaded.facts)
     state = start_state(loaded, [question], slots, seed)
     facts = {"seed": str(seed), "guidance": str(guidance)}

@@ -1,6 +1,7 @@
 """What the commands share: lines on stderr, and checks of options."""
 
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -44,6 +45,17 @@ def print_hanging(console: "Console", text: "Text", indent: int = 0, hang: int =
     for number, line in enumerate(lines):
         line.rstrip()
         console.print(Text(" " * (indent + (hang if number else 0))) + line, soft_wrap=True)
+
+
+class Attention(StrEnum):
+    """Who sees whom, where a checkpoint does not say it itself (a D2F adapter, say)."""
+
+    BIDIRECTIONAL = "bidirectional"
+    BLOCK_CAUSAL = "block_causal"
+
+    @property
+    def pattern(self) -> Literal["bidirectional", "block_causal"]:
+        return "bidirectional" if self is Attention.BIDIRECTIONAL else "block_causal"
 
 
 def check_seed(seed: int) -> None:
