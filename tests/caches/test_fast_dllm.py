@@ -199,8 +199,3 @@ def test_a_token_that_changed_outside_the_window_is_recomputed_but_in_compat(spe
     store.note(canvas, plan(canvas, window, state.masked, None, 0))
     shown = torch.tensor([[1, 4, 9]])  # slot 1 has got its token since
     assert store.known(shown).tolist() == [known]  # type: ignore[union-attr]
-
-
-def test_an_unknown_compat_is_refused() -> None:
-    with pytest.raises(ValueError, match='compat must be "none" or "fast-dllm": got "slow"'):
-        CACHES["dual"](compat="slow")  # type: ignore[call-arg]

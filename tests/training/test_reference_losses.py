@@ -118,7 +118,7 @@ def test_certainty_forcing_costs_what_the_published_code_says(case: str) -> None
     )
     assert torch.equal(batch.tokens, torch.stack((noisy, other), 1).flatten(0, 1))
     model = trainable("llada")
-    loss = CertaintyForcing(said["entropy_weight"], said["temperature"])(model, batch)
+    loss = CertaintyForcing(float(said["entropy_weight"]), float(said["temperature"]))(model, batch)
     loss.total.backward()
     assert loss.total.item() / loss.count == pytest.approx(said["loss"], rel=1e-4)
     assert_gradients(model, loss.count, said["grad_norms"])

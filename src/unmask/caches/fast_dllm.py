@@ -56,8 +56,6 @@ class Dual(CachePolicy):
 
     def __post_init__(self) -> None:
         _check_refresh(self.refresh)
-        if self.compat not in ("none", "fast-dllm"):
-            raise ValueError(f'compat must be "none" or "fast-dllm": got "{self.compat}"')
 
     def open_store(self, state: DenoisingState) -> KVStore:
         kind = KVStore if self.compat == "none" else StaleStore
