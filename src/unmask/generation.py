@@ -467,7 +467,7 @@ class Tally:
         state = batch.take(torch.tensor([place], device=batch.step.device))
         canvas = state.tokens[0][state.exists[0]].tolist()
         answer = state.tokens[0][(state.answer & ~state.masked)[0]].tolist()
-        infilled = bool((state.given & (state.slots >= state.prompt_length[:, None])).any())
+        infilled = bool(state.infills.any())
         tokens, ended = (answer, False) if infilled else useful(answer, self._model.facts.end_ids)
         counts = Counts(len(tokens), ended, self._nfe[row], self._rows[row])
         unfinished = bool(state.masked.any())

@@ -5,7 +5,7 @@ import torch
 from test_fast_dllm import InOrder, uncached
 
 import contract
-from unmask.caches import CACHES
+from unmask.caches import CACHES, CachePolicy
 from unmask.caches.delayed import Delayed
 from unmask.core.denoise import Step
 from unmask.core.schedules import Schedule, Sequential, Sliding, Whole
@@ -80,7 +80,7 @@ def test_the_public_name() -> None:
 # What it costs -------------------------------------------------------------------------------------------------------
 
 
-def run(family: str, decoder: Decoder, schedule: Schedule, policy: Delayed, length: int = 8) -> list[Step]:
+def run(family: str, decoder: Decoder, schedule: Schedule, policy: CachePolicy, length: int = 8) -> list[Step]:
     facts = contract.model(family).facts
     state = DenoisingState.start([[3, 4, 5, 6, 7]], length, mask_id=facts.mask_id)
     return list(contract.steps(family, state, decoder, schedule, policy))

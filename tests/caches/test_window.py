@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from test_delayed import rows, run
 from test_fast_dllm import InOrder
 
 import contract
@@ -9,7 +10,7 @@ from unmask.caches import CACHES
 from unmask.caches.window import Windowed
 from unmask.core.canvas import plan
 from unmask.core.denoise import Step
-from unmask.core.schedules import Schedule, Sequential, Sliding
+from unmask.core.schedules import Sequential, Sliding
 from unmask.core.state import DenoisingState, Move
 from unmask.decoders import Decoder
 from unmask.decoders.dc_leap import DcLeap
@@ -79,16 +80,6 @@ def test_the_public_name() -> None:
 
 
 # What it costs -------------------------------------------------------------------------------------------------------
-
-
-def run(family: str, decoder: Decoder, schedule: Schedule, policy: Windowed, length: int = 8) -> list[Step]:
-    facts = contract.model(family).facts
-    state = DenoisingState.start([[3, 4, 5, 6, 7]], length, mask_id=facts.mask_id)
-    return list(contract.steps(family, state, decoder, schedule, policy))
-
-
-def rows(taken: list[Step]) -> list[int]:
-    return [int(step.rows_computed) for step in taken]
 
 
 @pytest.mark.parametrize("family", ["llada", "dream"])

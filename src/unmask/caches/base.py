@@ -140,9 +140,14 @@ class CachePolicy:
         """Slots whose stored keys and values stand in at this step; None = compute everything."""
         raise NotImplementedError
 
+    @property
+    def store(self) -> type[KVStore]:
+        """The store it needs; caches that keep more than keys and values bring a subclass."""
+        return KVStore
+
     def open_store(self, state: DenoisingState) -> KVStore:
-        """A fresh store for these rows; caches that keep more than keys and values bring a subclass."""
-        return KVStore(state.num_rows, state.num_slots, self.keeps, state.prompt_length)
+        """A fresh store for these rows."""
+        return self.store(state.num_rows, state.num_slots, self.keeps, state.prompt_length)
 
     def run_block(
         self,

@@ -57,9 +57,9 @@ class Dual(CachePolicy):
     def __post_init__(self) -> None:
         _check_refresh(self.refresh)
 
-    def open_store(self, state: DenoisingState) -> KVStore:
-        kind = KVStore if self.compat == "none" else StaleStore
-        return kind(state.num_rows, state.num_slots, self.keeps, state.prompt_length)
+    @property
+    def store(self) -> type[KVStore]:
+        return KVStore if self.compat == "none" else StaleStore
 
     def frozen(self, state: DenoisingState, window: Window, memory: Memory) -> Bool[Tensor, "b l"]:
         return ~window.open & ~_due(window, self.refresh)

@@ -52,8 +52,9 @@ class Features(CachePolicy):
     def frozen(self, state: DenoisingState, window: Window, memory: Memory) -> None:
         return None  # every row takes part in the pass; what is redone for it, each layer decides
 
-    def open_store(self, state: DenoisingState) -> "FeatureStore":
-        return FeatureStore(state.num_rows, state.num_slots, self.keeps, state.prompt_length)
+    @property
+    def store(self) -> type["FeatureStore"]:
+        return FeatureStore
 
     def run_block(
         self,

@@ -83,9 +83,7 @@ def masks(state: DenoisingState, about: Bool[Tensor, "b l"], sees: Bool[Tensor, 
     Returns:
         Extras; with shift 1 they are keys only, see `speakers`.
     """
-    slots, count = pack(about)
-    exists = torch.arange(slots.shape[1], device=slots.device)[None] < count[:, None]
-    shown = _others(slots, state) if sees is None else _rows(sees, slots)
+    slots, exists, shown = _placed(state, about, sees)
     targets = slots if state.shift == 0 else torch.full_like(slots, KEY_ONLY)
     return Extras(torch.full_like(slots, state.mask_id), slots, exists, targets, shown)
 
@@ -100,11 +98,9 @@ def speakers(state: DenoisingState, about: Bool[Tensor, "b l"], sees: Bool[Tenso
     Args:
         about, sees: as in `masks`.
     """
-    slots, count = pack(about)
-    exists = torch.arange(slots.shape[1], device=slots.device)[None] < count[:, None]
+    slots, exists, shown = _placed(state, about, sees)
     left = (slots - 1).clamp_min(0)
     tokens = torch.where(slots > 0, state.tokens.gather(1, left), state.mask_id)
-    shown = _others(slots, state) if sees is None else _rows(sees, slots)
     return Extras(tokens, left, exists, slots, shown & (state.slots[:, None] != left[..., None]))
 
 
@@ -121,9 +117,12 @@ def replicas(state: DenoisingState, about: Bool[Tensor, "b l"], sees: Bool[Tenso
     return speakers(state, about, sees | own) if state.shift else masks(state, about, sees & ~own)
 
 
-def _rows(sees: Bool[Tensor, "b l l"], slots: Int[Tensor, "b n"]) -> Bool[Tensor, "b n l"]:
-    return sees.gather(1, slots[..., None].expand(-1, -1, sees.shape[2]))
-
-
-def _others(slots: Int[Tensor, "b n"], state: DenoisingState) -> Bool[Tensor, "b n l"]:
-    return state.slots[:, None] != slots[..., None]
+def _placed(
+    state: DenoisingState, about: Bool[Tensor, "b l"], sees: Bool[Tensor, "b l l"] | None
+) -> tuple[Int[Tensor, "b n"], Bool[Tensor, "b n"], Bool[Tensor, "b n l"]]:
+    """The slots of `about`, packed: which they are, which are no padding, and what the extra row of each sees."""
+    slots, count = pack(about)
+    exists = torch.arange(slots.shape[1], device=slots.device)[None] < count[:, None]
+    if sees is None:
+        return slots, exists, state.slots[:, None] != slots[..., None]
+    return slots, exists, sees.gather(1, slots[..., None].expand(-1, -1, sees.shape[2]))

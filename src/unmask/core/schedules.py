@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.core.state import DenoisingState
+from unmask.core.stopping import is_any
 from unmask.core.window import Window
 from unmask.registry import Registry
 
@@ -206,8 +207,7 @@ class Pipelined(Blocks):
         """The step that committed the first end token; the present one where none has."""
         if not self.end_stops or not state.end_ids:
             return state.step
-        infill = (state.given & (state.slots >= state.prompt_length[:, None])).any(-1, keepdim=True)
-        ends = torch.isin(state.tokens, torch.tensor(state.end_ids, device=state.tokens.device)) & decided & ~infill
+        ends = is_any(state.tokens, state.end_ids) & decided & ~state.infills[:, None]
         return torch.where(ends, state.committed_at, state.step[:, None]).amin(-1)
 
 

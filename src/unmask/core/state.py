@@ -162,6 +162,11 @@ class DenoisingState:
         return self.exists & ~self.given
 
     @property
+    def infills(self) -> Bool[Tensor, " b"]:
+        """Rows with given text behind their first hole."""
+        return (self.given & (self.slots >= self.prompt_length[:, None])).any(-1)
+
+    @property
     def slots(self) -> Int[Tensor, "1 l"]:
         return torch.arange(self.num_slots, device=self.tokens.device)[None]
 

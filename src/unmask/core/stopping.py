@@ -47,8 +47,7 @@ class Stopping:
         ended = first_end(state, end_ids) < state.num_slots
         if self.mode == "block" or revokes:
             ended = ended & ~(window.open & state.masked).any(-1)
-        infill = (state.given & (state.slots >= state.prompt_length[:, None])).any(-1)
-        return state.masked & (ended & ~infill)[:, None]
+        return state.masked & (ended & ~state.infills)[:, None]
 
     def held(
         self, state: DenoisingState, window: Window, prediction: Prediction, end_ids: tuple[int, ...]

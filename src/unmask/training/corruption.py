@@ -125,8 +125,7 @@ class BlockMask:
     def __call__(self, clean: CleanBatch, generator: torch.Generator) -> MaskedBatch:
         rows, length = clean.tokens.shape
         answer = _answer(clean)
-        offsets = torch.arange(length) - clean.answer_starts[:, None]
-        blocks = torch.div(offsets, self.block_length, rounding_mode="floor").clamp_min(0)
+        blocks = block_of(clean.answer_starts, length, self.block_length).clamp_min(0)
         slot = torch.multinomial(clean.weights, 1, generator=generator)  # its block is drawn by the block's share
         chosen = blocks.gather(1, slot)
         ratios = stratified_ratios(rows, self.lowest, generator)
