@@ -1,4 +1,4 @@
-"""What every generated task offers: a problem, a hash split and a grader.
+"""What every task offers: problems and a grader; and the hash split of generated ones.
 
 Tasks know nothing about tokenizers, models or decoding: they deal in text.
 """
@@ -6,7 +6,8 @@ Tasks know nothing about tokenizers, models or decoding: they deal in text.
 import hashlib
 import random
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -21,6 +22,7 @@ class Problem:
         key: canonical description, free names aside; problems with equal keys count as the same problem.
         checks: hidden test cases of a function, as (arguments, expected value).
         entry_point: name of the function that the checks call.
+        extra: what only the grader or the prompt of its own task reads, by name.
     """
 
     task: str
@@ -29,20 +31,48 @@ class Problem:
     key: str
     checks: tuple[tuple[tuple[Any, ...], Any], ...] = ()
     entry_point: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a grader says of a text.
+
+    Args:
+        passed: whether the text solves the problem.
+        reason: why or why not, in one line.
+        answer: what was taken from the text as its answer, "" if nothing was found.
+    """
+
+    passed: bool
+    reason: str
+    answer: str = ""
+
+    def __bool__(self) -> bool:
+        return self.passed
 
 
 class Task(ABC):
-    """A source of problems whose answers can be graded without a model."""
+    """Problems whose answers can be graded without a model."""
 
     name: str
 
     @abstractmethod
-    def sample(self, rng: random.Random) -> Problem:
-        """Draw one problem; the same generator state gives the same problem."""
-
-    @abstractmethod
     def grade(self, problem: Problem, text: str) -> bool:
         """Whether the text solves the problem."""
+
+    def verdict(self, problem: Problem, text: str) -> Verdict:
+        """`grade` with a reason."""
+        passed = self.grade(problem, text)
+        return Verdict(passed, "right" if passed else "wrong", text.strip())
+
+
+class Generated(Task):
+    """A task that makes its own problems, without end."""
+
+    @abstractmethod
+    def sample(self, rng: random.Random) -> Problem:
+        """Draw one problem; the same generator state gives the same problem."""
 
 
 def is_held_out(key: str) -> bool:

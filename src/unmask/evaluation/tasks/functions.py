@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from unmask.evaluation.tasks import formulas
-from unmask.evaluation.tasks.base import Problem, Task
+from unmask.evaluation.tasks.base import Generated, Problem
 from unmask.evaluation.tasks.pipelines import Sketch, pipeline
 from unmask.evaluation.tasks.primitives import Draw
 
@@ -155,7 +155,7 @@ def _checks(rng: random.Random, sketch: Sketch) -> tuple[tuple[tuple[Any, ...], 
     return tuple(checks)
 
 
-class Functions(Task):
+class Functions(Generated):
     """Descriptions of small functions over numbers, lists, strings and dicts.
 
     Args:

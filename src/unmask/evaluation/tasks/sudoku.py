@@ -8,7 +8,7 @@ import random
 from itertools import permutations
 from pathlib import Path
 
-from unmask.evaluation.tasks.base import Problem, Task
+from unmask.evaluation.tasks.base import Generated, Problem
 
 SIDE = 4
 CELLS = SIDE * SIDE
@@ -70,7 +70,7 @@ def _problem(puzzle: str, answer: str) -> Problem:
     return Problem(task="sudoku", prompt=f"Solve this 4x4 sudoku:\n{puzzle}", answer=answer, key=puzzle)
 
 
-class Sudoku(Task):
+class Sudoku(Generated):
     """4x4 puzzles with 4 to 12 givens and exactly one solution."""
 
     name = "sudoku"

@@ -5,13 +5,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from unmask.errors import UnknownNameError
 from unmask.evaluation.sandbox import run_functions
-from unmask.evaluation.tasks import TASKS, Problem, Task, is_held_out
+from unmask.evaluation.tasks import TASKS, Generated, Problem, is_held_out
 
 # Draws in a row without a new problem before held_out gives up: small tasks run dry.
 _PATIENCE = 20_000
 
 
-def _task(name: str) -> Task:
+def _task(name: str) -> Generated:
     if name not in TASKS:
         raise UnknownNameError("task", name, TASKS)
     return TASKS[name]
@@ -37,7 +37,7 @@ def training_problems(mix: Mapping[str, float], seed: int, *, exclude: Collectio
 
 
 def _endless(
-    tasks: list[Task], weights: list[float], rng: random.Random, excluded: frozenset[str]
+    tasks: list[Generated], weights: list[float], rng: random.Random, excluded: frozenset[str]
 ) -> Iterator[Problem]:
     while True:
         task = rng.choices(tasks, weights)[0]

@@ -8,7 +8,7 @@ import random
 import re
 from typing import NamedTuple
 
-from unmask.evaluation.tasks.base import Problem, Task
+from unmask.evaluation.tasks.base import Generated, Problem
 
 LARGEST_RESULT = 60
 LARGEST_ADDEND = 9
@@ -90,7 +90,7 @@ def _first_number(rng: random.Random, operator: str) -> int:
     return rng.randint(2, 30) if operator else rng.randint(2, 50)
 
 
-class Words(Task):
+class Words(Generated):
     """Problems of two or three steps about people who own, get and give things."""
 
     name = "words"
