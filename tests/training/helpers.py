@@ -1,6 +1,7 @@
 """A tiny model and made-up examples for the training tests."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -8,7 +9,7 @@ from unmask.models.backbone import Backbone
 from unmask.models.config import BackboneConfig
 from unmask.training.corruption import CleanBatch
 from unmask.training.data import BucketedBatches, Example, Tail
-from unmask.training.loop import Progress, Schedule, TrainingRun, train
+from unmask.training.loop import Progress, RunSettings, Schedule, TrainingRun, train
 from unmask.training.recipes.sft import fresh_model, sft
 
 MASK, END, VOCABULARY = 31, 0, 32
@@ -67,18 +68,10 @@ def clean_batch(rows: int = 6, length: int = 40, start: int = 5) -> CleanBatch:
     )
 
 
-def tiny_run(folder: Path | None = None, *, steps: int = 8, micro_batches: int = 2, seed: int = 0) -> TrainingRun:
-    return sft(
-        tiny_model(),
-        copy_batches(),
-        mask_id=MASK,
-        steps=steps,
-        micro_batches=micro_batches,
-        seed=seed,
-        folder=folder,
-        schedule=Schedule(warmup_steps=2),
-        checkpoint_minutes=1e9,
-    )
+def tiny_run(folder: Path | None = None, *, model: Backbone | None = None, **settings: Any) -> TrainingRun:
+    """A run of eight steps on copies; `settings` are fields of `RunSettings`."""
+    usual = {"steps": 8, "schedule": Schedule(warmup_steps=2), "checkpoint_minutes": 1e9, "folder": folder}
+    return sft(model or tiny_model(), copy_batches(), RunSettings(**(usual | settings)), mask_id=MASK)
 
 
 def losses_of(run: TrainingRun, *, resume: bool = False, stop: int | None = None) -> list[float]:

@@ -8,7 +8,7 @@ from training.helpers import copy_batches, tiny_config, tiny_model
 from unmask.models.backbone import Backbone
 from unmask.models.checkpoints import load_checkpoint
 from unmask.training.export import baked, checkpoint_facts, export
-from unmask.training.loop import TrainingError, read_checkpoint, train
+from unmask.training.loop import RunSettings, TrainingError, read_checkpoint, train
 from unmask.training.recipes.sft import fresh_model, sft
 from unmask.training.tokenizer import save_tokenizer, train_tokenizer
 
@@ -21,7 +21,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_tokenizer(tokenizer, folder, max_length=64)
     config = tiny_config(vocab_size=tokenizer.get_vocab_size())
     facts = checkpoint_facts(config, mask_id=1, end_id=0, pad_id=0, shift=0, family="llada")
-    run = sft(fresh_model(config, 0), copy_batches(), mask_id=1, steps=3, folder=folder, facts=facts)
+    settings = RunSettings(steps=3, folder=folder, facts=facts)
+    run = sft(fresh_model(config, 0), copy_batches(), settings, mask_id=1)
     list(train(run))
     return folder
 

@@ -1,16 +1,12 @@
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from training.helpers import MASK, copy_batches, losses_of, tiny_model, tiny_run
+from training.helpers import copy_batches, losses_of, tiny_model, tiny_run
 from unmask.training.loop import Schedule, TrainingError, latest_checkpoint, read_checkpoint, train
 from unmask.training.objectives import LossSum
-from unmask.training.recipes.sft import sft
 
 
 def test_learning_copies_lowers_the_loss() -> None:
@@ -27,8 +23,7 @@ def test_the_same_run_gives_the_same_losses_and_another_seed_does_not() -> None:
 
 def test_a_resumed_run_repeats_the_losses_bit_by_bit(tmp_path: Path) -> None:
     whole = losses_of(tiny_run())
-    run = tiny_run(tmp_path)
-    run.checkpoint_minutes = 0.0  # after every step
+    run = tiny_run(tmp_path, checkpoint_minutes=0.0)  # after every step
     first = losses_of(run, stop=5)
     rest = losses_of(tiny_run(tmp_path), resume=True)
     assert first == whole[:5]
@@ -39,8 +34,7 @@ def test_a_resumed_run_repeats_the_losses_bit_by_bit(tmp_path: Path) -> None:
 def test_the_average_is_resumed_too(tmp_path: Path) -> None:
     uncut, cut = tmp_path / "uncut", tmp_path / "cut"
     losses_of(tiny_run(uncut))
-    run = tiny_run(cut)
-    run.checkpoint_minutes = 0.0
+    run = tiny_run(cut, checkpoint_minutes=0.0)
     losses_of(run, stop=3)
     losses_of(tiny_run(cut), resume=True)
     one, other = (read_checkpoint(folder / "step-00000008.pt")["ema"] for folder in (uncut, cut))
@@ -48,21 +42,18 @@ def test_the_average_is_resumed_too(tmp_path: Path) -> None:
 
 
 def test_only_the_last_two_checkpoints_are_kept_and_no_temporary_file(tmp_path: Path) -> None:
-    run = tiny_run(tmp_path)
-    run.checkpoint_minutes = 0.0
+    run = tiny_run(tmp_path, checkpoint_minutes=0.0)
     losses_of(run)
     assert sorted(path.name for path in tmp_path.glob("step*")) == ["step-00000007.pt", "step-00000008.pt"]
 
 
 def test_metrics_are_written_and_cut_when_resuming_before_their_end(tmp_path: Path) -> None:
-    run = tiny_run(tmp_path)
-    run.metrics_steps, run.checkpoint_minutes = 2, 0.0
+    run = tiny_run(tmp_path, metrics_steps=2, checkpoint_minutes=0.0)
     losses_of(run, stop=6)
     latest = latest_checkpoint(tmp_path)
     assert latest is not None
     latest.unlink()  # as if the run had been killed before this checkpoint: the newest one is that of step 5
-    again = tiny_run(tmp_path)
-    again.metrics_steps = 2
+    again = tiny_run(tmp_path, metrics_steps=2)
     losses_of(again, resume=True)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2, 4, 6, 8]
@@ -88,8 +79,7 @@ def test_a_checkpoint_of_another_seed_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
-    run = tiny_run(tmp_path)
-    run.checkpoint_minutes = 0.0
+    run = tiny_run(tmp_path, checkpoint_minutes=0.0)
     good, calls = run.objective, 0
 
     def breaking(model, batch):  # type: ignore[no-untyped-def]
@@ -107,8 +97,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_pa
 
 
 def test_a_run_needs_an_end() -> None:
-    run = tiny_run()
-    run.steps = None
+    run = tiny_run(steps=None)
     with pytest.raises(TrainingError, match="needs an end"):
         next(train(run))
 
@@ -116,8 +105,7 @@ def test_a_run_needs_an_end() -> None:
 def test_minutes_end_a_run_with_a_finished_decay(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 100_000, 1))
     monkeypatch.setattr("unmask.training.loop.time.monotonic", lambda: float(next(clock)))
-    run = tiny_run()
-    run.steps, run.minutes = None, 1.0
+    run = tiny_run(steps=None, minutes=1.0)
     records = list(train(run))
     assert records[-1].progress == 1.0
     assert records[-1].factor < 0.2
@@ -126,12 +114,10 @@ def test_minutes_end_a_run_with_a_finished_decay(monkeypatch: pytest.MonkeyPatch
 
 
 def test_time_of_earlier_sittings_counts(tmp_path: Path) -> None:
-    run = tiny_run(tmp_path)
-    run.checkpoint_minutes = 0.0
+    run = tiny_run(tmp_path, checkpoint_minutes=0.0)
     losses_of(run, stop=3)
-    again = tiny_run(tmp_path)
     seconds = read_checkpoint(tmp_path / "step-00000003.pt")["seconds"]
-    again.minutes = seconds / 60.0
+    again = tiny_run(tmp_path, minutes=seconds / 60.0)
     assert losses_of(again, resume=True) == []
 
 
@@ -145,8 +131,7 @@ def test_the_schedule_warms_up_stays_and_falls() -> None:
 
 
 def test_large_gradients_are_clipped() -> None:
-    run = tiny_run(steps=1)
-    run.clip = 1e-3
+    run = tiny_run(steps=1, clip=1e-3)
     record = next(iter(train(run)))
     assert record.gradient_norm > 1e-3
     norm = torch.cat([p.grad.flatten() for p in run.model.parameters() if p.grad is not None]).norm()
@@ -164,18 +149,6 @@ def test_more_micro_batches_are_accumulated() -> None:
     assert record.loss == pytest.approx(torch.tensor(31.0).log().item(), rel=0.5)
 
 
-@pytest.mark.slow
-def test_two_processes_compute_what_one_computes(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("two_processes.py")
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, env=environment, timeout=120)
-    shared = [json.loads((tmp_path / f"losses-{rank}.json").read_text()) for rank in range(2)]
-    assert shared[0] == shared[1]
-    assert shared[0] == pytest.approx(losses_of(tiny_run()), rel=1e-4)
-    weights = [torch.load(tmp_path / f"weights-{rank}.pt") for rank in range(2)]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-
-
 def test_the_model_is_the_one_given() -> None:
     run = tiny_run(steps=1)
     before = {name: value.clone() for name, value in tiny_model().state_dict().items()}
@@ -186,8 +159,6 @@ def test_the_model_is_the_one_given() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_model_on_a_gpu_sees_the_same_noise() -> None:
-    run = tiny_run()
-    run.precision = "float32"
-    on_gpu = sft(tiny_model().cuda(), copy_batches(), mask_id=MASK, steps=8, schedule=Schedule(warmup_steps=2))
-    on_gpu.precision = "float32"
+    run = tiny_run(precision="float32")
+    on_gpu = tiny_run(model=tiny_model().cuda(), precision="float32")
     assert losses_of(on_gpu) == pytest.approx(losses_of(run), rel=1e-3)

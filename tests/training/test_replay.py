@@ -16,7 +16,7 @@ from unmask.generation import Recipe, complete, start_state
 from unmask.models.checkpoints import load_checkpoint
 from unmask.training.corruption import MaskedBatch, block_of
 from unmask.training.data import DataError
-from unmask.training.loop import Schedule, TrainingRun
+from unmask.training.loop import RunSettings, Schedule, TrainingRun
 from unmask.training.objectives import VerifiedOrder
 from unmask.training.replay import (
     ALWAYS,
@@ -265,10 +265,7 @@ def replay_run(folder: Path | None = None, steps: int = 6) -> TrainingRun:
         corruption=Replay(MASK),
         objective=VerifiedOrder(block_length=4),
         optimizers=[torch.optim.AdamW(model.parameters(), lr=1e-2)],
-        schedule=Schedule(warmup_steps=2),
-        steps=steps,
-        folder=folder,
-        checkpoint_minutes=0.0,
+        settings=RunSettings(steps=steps, folder=folder, schedule=Schedule(warmup_steps=2), checkpoint_minutes=0.0),
     )
 
 

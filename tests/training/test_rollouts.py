@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import unmask
-from unmask.bench.problems import file_problems
-from unmask.bench.problems import grade as grade_file
 from unmask.core.trajectory import Kind, Trajectory
 from unmask.errors import RequestError
+from unmask.evaluation.problems import file_problems
+from unmask.evaluation.problems import grade as grade_file
 from unmask.evaluation.tasks import Problem, is_held_out
 from unmask.training import rollouts
 from unmask.training.data import DataError

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from training.helpers import MASK, copy_batches, tiny_config, tiny_model
-from unmask.training.loop import TrainingError
+from unmask.training.loop import RunSettings, TrainingError
 from unmask.training.optimizers import Muon
 from unmask.training.recipes.sft import fresh_model, sft, small_config
 
@@ -28,7 +28,7 @@ def test_starting_weights_depend_on_the_seed_alone() -> None:
 
 def test_muon_moves_the_matrices_of_the_blocks_and_adam_everything_else() -> None:
     model = tiny_model()
-    run = sft(model, copy_batches(), mask_id=MASK, steps=1)
+    run = sft(model, copy_batches(), RunSettings(steps=1), mask_id=MASK)
     muon, adam = run.optimizers
     assert isinstance(muon, Muon)
     moved = [{id(p) for group in optimizer.param_groups for p in group["params"]} for optimizer in (muon, adam)]
@@ -41,4 +41,4 @@ def test_muon_moves_the_matrices_of_the_blocks_and_adam_everything_else() -> Non
 def test_block_causal_models_are_refused() -> None:
     model = fresh_model(tiny_config(attention="block_causal"), 0)
     with pytest.raises(TrainingError, match="bidirectional"):
-        sft(model, copy_batches(), mask_id=MASK, steps=1)
+        sft(model, copy_batches(), RunSettings(steps=1), mask_id=MASK)

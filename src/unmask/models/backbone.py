@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from unmask.models.attention import attention, rotary_table, rotate
 from unmask.models.config import BackboneConfig
@@ -85,6 +86,8 @@ class Block(nn.Module):
 class Backbone(nn.Module):
     """Embedding, blocks, final norm, output head."""
 
+    recompute = False  # gradient checkpointing in `hidden`: a third more time, memory for one block instead of all
+
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
         self.config = config
@@ -138,7 +141,10 @@ class Backbone(nn.Module):
             positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         x, rotary = self.embed(tokens), self.rotary(positions)
         for block in self.blocks:
-            x = block(x, rotary, mask)
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(block, x, rotary, mask, use_reentrant=False)
+            else:
+                x = block(x, rotary, mask)
         return self.norm(x)  # type: ignore[no-any-return]
 
     def forward(

@@ -202,6 +202,24 @@ class MonotoneBlockMask:
 
 
 @dataclass(frozen=True, slots=True)
+class NextToken:
+    """No corruption at all: a causal model sees the clean text, and every slot with weight is a target.
+
+    Nothing needs masking, because the row that speaks for a slot sees only what stands left of it.
+    """
+
+    def __call__(self, clean: CleanBatch, generator: torch.Generator) -> MaskedBatch:
+        return MaskedBatch(
+            tokens=clean.tokens,
+            masked=_answer(clean) & (clean.weights > 0),
+            targets=clean.tokens,
+            weights=clean.weights,
+            exists=clean.exists,
+            answer_starts=clean.answer_starts,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class HalvedBlock:
     """dParallel's corruption: one block half masked, everything before it clean, everything after it masked, and the
     same with the other half.

@@ -8,7 +8,7 @@ import json
 import logging
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -109,23 +109,35 @@ class FileExamples:
         encoder: text to ids.
         seed: of the shuffles.
         max_length: longest prompt plus answer, tokens; longer examples are left out with a warning.
+        truncate: cut answers that are too long, with a warning, instead; a cut answer has no end token.
 
     Raises:
         DataError: if a line is malformed or empty, or nothing is left.
     """
 
-    def __init__(self, path: Path, encoder: ChatEncoder, seed: int, max_length: int) -> None:
+    def __init__(self, path: Path, encoder: ChatEncoder, seed: int, max_length: int, *, truncate: bool = False) -> None:
         self.seed = seed
-        every = []
+        self.examples: list[Example] = []
+        left_out, cut = 0, 0
         for number, messages, answer in read_conversations(path):
             try:
-                every.append(encoder.encode(messages, answer))
+                example = encoder.encode(messages, answer)
             except RequestError as error:
                 raise DataError(f"{path}, line {number}: {error}") from None
-        self.examples = [example for example in every if len(example.prompt) + len(example.answer) <= max_length]
-        if len(self.examples) < len(every):
-            logger.warning("%s: %d of %d examples are longer than %d tokens and are left out", path,
-                           len(every) - len(self.examples), len(every), max_length)  # fmt: skip
+            room = max_length - len(example.prompt)
+            if len(example.answer) > room and truncate and room > 0:
+                example = replace(example, answer=example.answer[:room])
+                cut += 1
+            if len(example.answer) > room:
+                left_out += 1
+            else:
+                self.examples.append(example)
+        total = left_out + len(self.examples)
+        if left_out:
+            logger.warning("%s: %d of %d examples are longer than %d tokens and are left out", path, left_out, total,
+                           max_length)  # fmt: skip
+        if cut:
+            logger.warning("%s: %d of %d answers are cut at %d tokens", path, cut, total, max_length)
         if not self.examples:
             raise DataError(f"{path}: no example with at most {max_length} tokens")
 

@@ -8,19 +8,25 @@ norm.
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.models.checkpoints import FAMILIES
+from unmask.models.adapters import Adapter, LoraConfig, adapt, fold
+from unmask.models.checkpoints import FAMILIES, load_checkpoint
+from unmask.models.checkpoints.adapters import save_adapter
+from unmask.models.checkpoints.family import OWN_SECTION, own_section
+from unmask.models.checkpoints.reading import empty_backbone
 from unmask.models.config import BackboneConfig
-from unmask.training.loop import TrainingError, read_checkpoint
+from unmask.training.checkpoints import TrainingError, read_checkpoint
 
 # What a model folder holds besides its weights; a run's folder holds those that its model has.
 MODEL_FILES = (
@@ -95,22 +101,75 @@ def llada_config(config: BackboneConfig, *, mask_id: int, end_id: int) -> dict[s
 
 
 def export(checkpoint: Path, target: Path, *, averaged: bool = True) -> None:
-    """Write a model folder in bfloat16, all of it or nothing.
+    """Write what a run has trained, all of it or nothing: a model folder in bfloat16, or an adapter in peft's format.
 
     Tokenizer files, and `config.json` of a fine-tuned model, come from the folder of the checkpoint; a new model gets a
-    `config.json` in LLaDA's form.
+    `config.json` in LLaDA's form. Both say so if attention is not bidirectional any more.
 
     Args:
         checkpoint: `step-*.pt` of a training run whose facts are those of `checkpoint_facts`.
-        target: folder to make; a model folder that is there already is replaced.
+        target: folder to make; a model or adapter folder that is there already is replaced.
         averaged: the averaged (EMA) weights instead of the last ones.
 
     Raises:
-        TrainingError: if the checkpoint cannot be read, or the target exists and is no model folder.
+        TrainingError: if the checkpoint cannot be read, the target exists and is neither, or it cannot be written.
+        CheckpointError: if the target exists and holds more than the adapter that it is to be replaced by.
     """
     content = read_checkpoint(checkpoint)
-    facts, source = content["facts"], checkpoint.parent
-    config, weights = baked(BackboneConfig(**facts["config"]), content["ema" if averaged else "model"])
+    facts, weights = content["facts"], content["ema" if averaged else "model"]
+    config = BackboneConfig(**facts["config"])
+    with _writing(target):
+        if "lora" not in facts:
+            _write_model(*baked(config, weights), facts, checkpoint.parent, target)
+            return
+        backbone, adapter = empty_backbone(config), adapter_of(facts)
+        adapt(backbone, adapter)
+        backbone.load_state_dict(weights, strict=False, assign=True)
+        save_adapter(backbone, adapter, target)
+
+
+def export_merged(checkpoint: Path, target: Path, *, averaged: bool = True) -> None:
+    """Write the model below an adapter with the adapter added to its weights, as `export` writes a model.
+
+    Args:
+        checkpoint: of a run that trains an adapter.
+        target: folder to make.
+        averaged: as for `export`.
+
+    Raises:
+        TrainingError: if the run trains no adapter, or as for `export`.
+        CheckpointError: if the model below it cannot be loaded.
+    """
+    content = read_checkpoint(checkpoint)
+    facts = content["facts"]
+    if "lora" not in facts:
+        raise TrainingError(f"{checkpoint} holds no adapter to merge")
+    loaded = load_checkpoint(facts["base"], device="cpu")
+    adapt(loaded.backbone, adapter_of(facts))
+    loaded.backbone.load_state_dict(content["ema" if averaged else "model"], strict=False)
+    fold(loaded.backbone)
+    with _writing(target):
+        _write_model(BackboneConfig(**facts["config"]), loaded.backbone.state_dict(), facts, checkpoint.parent, target)
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TrainingError(f"{target} cannot be written: {error.strerror or error}") from None
+    except SafetensorError as error:
+        raise TrainingError(f"{target} cannot be written: {error}") from None
+
+
+def _write_model(
+    config: BackboneConfig, weights: Mapping[str, Tensor], facts: Mapping[str, Any], source: Path, target: Path
+) -> None:
+    """A model folder.
+
+    Args:
+        source: folder with the tokenizer, and with `config.json` of a fine-tuned model.
+    """
     names = FAMILIES[facts.get("family", "llada")].tensor_names(config)
     if target.exists() and not (target / "config.json").exists():
         raise TrainingError(f"{target} exists and is no model folder: choose another")
@@ -129,10 +188,22 @@ def export(checkpoint: Path, target: Path, *, averaged: bool = True) -> None:
             written = json.loads((source / "config.json").read_text(encoding="utf-8")) | {"torch_dtype": "bfloat16"}
         else:
             written = llada_config(config, mask_id=facts["mask_id"], end_id=facts["end_id"])
+        if own := own_section(config):
+            written[OWN_SECTION] = written.get(OWN_SECTION, {}) | own
         (fresh / "config.json").write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
         if target.exists():
             target.rename(Path(temporary) / "old")
         fresh.rename(target)
+
+
+def adapter_of(facts: Mapping[str, Any]) -> Adapter:
+    """The adapter that a checkpoint's facts describe."""
+    return Adapter(LoraConfig(**facts["lora"]["config"]), facts["lora"]["modules"])
+
+
+def adapter_facts(adapter: Adapter) -> dict[str, Any]:
+    """What `adapter_of` reads, in plain types."""
+    return {"lora": {"config": asdict(adapter.config), "modules": dict(adapter.modules)}}
 
 
 def checkpoint_facts(

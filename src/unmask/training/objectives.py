@@ -103,8 +103,11 @@ def ask(
     Args:
         about: slots wanted; those that are not masked are left out.
         shift: 1 where the left neighbour's row speaks for a slot.
-        mask: who sees whom; None = everybody sees every slot that exists.
+        mask: who sees whom; None = everybody sees every slot that exists, of a causal model those up to its own.
     """
+    if mask is None and model.config.attention == "causal":
+        places = torch.arange(batch.tokens.shape[1], device=batch.tokens.device).expand_as(batch.tokens)
+        mask = block_causal(places, places)  # padding is on the right, out of sight
     if mask is None and not bool(batch.exists.all()):  # attending to everything is cheaper without a mask
         mask = batch.exists[:, None, :].expand(-1, batch.exists.shape[1], -1)
     hidden = model.hidden(batch.tokens, None, mask).flatten(0, 1)

@@ -18,9 +18,20 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
+from unmask.models.backbone import Backbone
+from unmask.training.sharing import local, part_for, place, whole
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c of the quintic iteration
 NEWTON_SCHULZ_STEPS = 5
 EPSILON = 1e-7
+
+
+def adamw(
+    model: Backbone, *, lr: float, betas: tuple[float, float] = (0.9, 0.999), weight_decay: float = 0.0
+) -> torch.optim.AdamW:
+    """AdamW for every parameter of a model that requires a gradient: all of them, or those of an adapter."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(trained, lr=lr, betas=betas, weight_decay=weight_decay)
 
 
 def orthogonalised(matrices: Float[Tensor, "n r c"]) -> Float[Tensor, "n r c"]:
@@ -61,11 +72,12 @@ class Muon(torch.optim.Optimizer):
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not parameters:
                 continue
-            updates = _shared_orthogonalisation([self._nesterov(parameter, group) for parameter in parameters])
+            updates = _shared_orthogonalisation([whole(self._nesterov(parameter, group)) for parameter in parameters])
             for parameter, update in zip(parameters, updates, strict=True):
                 rows, columns = parameter.shape
-                parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
-                parameter.add_(update, alpha=-group["lr"] * math.sqrt(max(1.0, rows / columns)))
+                own = local(parameter)
+                own.mul_(1.0 - group["lr"] * group["weight_decay"])
+                own.add_(part_for(update, parameter), alpha=-group["lr"] * math.sqrt(max(1.0, rows / columns)))
 
     def _nesterov(self, parameter: Tensor, group: dict[str, Any]) -> Tensor:
         assert parameter.grad is not None
@@ -79,7 +91,7 @@ class Muon(torch.optim.Optimizer):
 
 def _shared_orthogonalisation(matrices: list[Tensor]) -> list[Tensor]:
     """Orthogonalise each matrix on one of the processes, then give the results to all."""
-    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    rank, world = place()
     by_shape: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for index, matrix in enumerate(matrices):
         rows, columns = sorted(matrix.shape)

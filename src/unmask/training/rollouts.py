@@ -13,7 +13,7 @@ killed goes on behind the last whole line.
 import json
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from unmask.evaluation.tasks.base import Problem
 from unmask.evaluation.tasks.suite import grade as grade_suite
 from unmask.evaluation.tasks.suite import training_problems
 from unmask.generation import Completion, Model, Recipe, complete, encode, start_state
+from unmask.models.text import Text
 from unmask.training.data import DataError
 from unmask.training.replay import DecodedAnswer, decoded_answers
 
@@ -41,7 +42,7 @@ class RolloutOptions:
     """How prompts are answered; the defaults are those of the authors for LLaDA."""
 
     decoder: str = "wino(draft=0.5, verify=0.8)"
-    schedule: str = "sequential(block_length=128)"
+    schedule: str | None = "sequential(block_length=128)"  # None = what the method needs
     temperatures: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # tried in this order until an answer is right
     length: int = 256  # answer slots
     stop: Literal["tail", "block", "none"] = "tail"  # compat: "none" decides every slot
@@ -152,7 +153,7 @@ def collect(
         )
         for temperature in options.temperatures
     }
-    settings: dict[str, Any] = next(iter(recipes.values())).specs() | {"model": model.source}
+    settings: dict[str, Any] = next(iter(recipes.values())).specs() | {"model": model.source, "adapter": model.adapter}
     del settings["sampling"]
     settings |= {"temperatures": [*options.temperatures], "length": options.length, "seed": options.seed}
     index = _opened(folder, settings, problems, resume)
@@ -349,18 +350,44 @@ def read_answers(folder: Path, keep_step_ratio: float | None = None) -> list[Dec
     Raises:
         DataError, RequestError: a file that is missing or damaged.
     """
-    chosen = select(read_index(folder), keep_step_ratio)
+    return [replace(answer, label=line.task) for line, answer in _selected(folder, keep_step_ratio)]
+
+
+def write_answers(folder: Path, problems: Iterable[Problem], text: Text, path: Path) -> int:
+    """Write the selected answers of a folder as JSON lines {"prompt", "answer"}, for recipes that learn from text (see
+    `FileExamples`).
+
+    Args:
+        problems: those that the folder is about.
+        text: of the model that answered.
+        path: the file; one that is there already is replaced.
+
+    Returns:
+        Number of lines.
+
+    Raises:
+        DataError, RequestError: a file that is missing or damaged, or cannot be written.
+    """
+    prompts = {problem.key: problem.prompt for problem in problems}
+    lines = []
+    for line, answer in _selected(folder):
+        said = answer.tokens[answer.prompt_length : answer.prompt_length + line.tokens]
+        lines.append(json.dumps({"prompt": prompts[line.key], "answer": text.decode(said.tolist())}) + "\n")
+    _replace(path, "".join(lines))
+    return len(lines)
+
+
+def _selected(folder: Path, keep_step_ratio: float | None = None) -> Iterator[tuple[Rollout, DecodedAnswer]]:
+    """The selected lines of a folder, with what was decoded."""
     shards: dict[str, list[DecodedAnswer]] = {}
-    answers = []
-    for line in chosen:
+    for line in select(read_index(folder), keep_step_ratio):
         assert line.shard is not None and line.row is not None, "a right answer was decoded"
         if line.shard not in shards:
             shards[line.shard] = decoded_answers(Trajectory.load(folder / line.shard))
         rows = shards[line.shard]
         if not 0 <= line.row < len(rows):
             raise DataError(f"{folder / line.shard} has {len(rows)} rows, but the index names row {line.row}")
-        answers.append(replace(rows[line.row], label=line.task))
-    return answers
+        yield line, rows[line.row]
 
 
 def _write(path: Path, text: str, mode: Literal["a", "w"]) -> None:

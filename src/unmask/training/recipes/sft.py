@@ -6,17 +6,16 @@ block by block, end tokens after the answer share a fixed weight, and matrices a
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 
+from unmask.models.adapters import adapted_layers
 from unmask.models.backbone import Backbone, Block
 from unmask.models.config import BackboneConfig
 from unmask.training.corruption import BlockMask, Mixed, RandomMask
-from unmask.training.loop import BatchSource, Schedule, TrainingError, TrainingRun
+from unmask.training.loop import BatchSource, RunSettings, TrainingError, TrainingRun
 from unmask.training.objectives import MaskedCrossEntropy
-from unmask.training.optimizers import Muon
+from unmask.training.optimizers import Muon, adamw
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +26,7 @@ class SFTOptions:
     muon_momentum: float = 0.95
     adam_rate: float = 2e-3
     adam_betas: tuple[float, float] = (0.9, 0.98)
+    adapter_rate: float = 1e-4  # of AdamW, where an adapter is all that is trained
     lowest: float = 0.1  # smallest masking ratio t
     block_length: int = 32  # of block-wise masking, tokens
 
@@ -75,52 +75,45 @@ def fresh_model(config: BackboneConfig, seed: int) -> Backbone:
 def sft(
     model: Backbone,
     batches: BatchSource,
+    settings: RunSettings,
     *,
     mask_id: int,
     shift: int = 0,
     options: SFTOptions = SFTOptions(),
-    steps: int | None = None,
-    minutes: float | None = None,
-    micro_batches: int = 2,
-    seed: int = 0,
-    folder: Path | None = None,
-    schedule: Schedule = Schedule(),  # noqa: B008 (frozen)
-    checkpoint_minutes: float = 3.0,
-    facts: dict[str, Any] | None = None,
 ) -> TrainingRun:
     """A run of supervised fine-tuning.
 
     Args:
-        model: trained in place; bidirectional.
+        model: trained in place, as far as its parameters require a gradient; bidirectional.
         batches: clean micro-batches.
+        settings: of the run.
         mask_id: the mask token.
         shift: 1 where the left neighbour's row speaks for a slot (Dream), else 0.
-        options: rates and masking; the other arguments are those of `TrainingRun`.
+        options: rates and masking.
 
     Raises:
         TrainingError: if the model's attention is not bidirectional.
     """
     if model.config.attention != "bidirectional":
         raise TrainingError(f"sft trains bidirectional models, this one is {model.config.attention}")
-    inner = {id(parameter) for parameter in model.blocks.parameters() if parameter.ndim == 2}
-    matrices = [parameter for parameter in model.parameters() if id(parameter) in inner]
-    others = [parameter for parameter in model.parameters() if id(parameter) not in inner]
-    optimizers: list[torch.optim.Optimizer] = [
-        Muon(matrices, lr=options.muon_rate, momentum=options.muon_momentum),
-        torch.optim.AdamW(others, lr=options.adam_rate, betas=options.adam_betas, weight_decay=0.0),
-    ]
     return TrainingRun(
         model=model,
         batches=batches,
         corruption=Mixed(RandomMask(mask_id, options.lowest), BlockMask(mask_id, options.block_length, options.lowest)),
         objective=MaskedCrossEntropy(per="sample", shift=shift),
-        optimizers=optimizers,
-        schedule=schedule,
-        steps=steps,
-        minutes=minutes,
-        micro_batches=micro_batches,
-        seed=seed,
-        folder=folder,
-        checkpoint_minutes=checkpoint_minutes,
-        facts=facts or {},
+        optimizers=optimizers_of(model, options),
+        settings=settings,
     )
+
+
+def optimizers_of(model: Backbone, options: SFTOptions) -> list[torch.optim.Optimizer]:
+    """AdamW for an adapter; for whole models Muon for the matrices of the blocks and AdamW for the rest."""
+    if adapted_layers(model):
+        return [adamw(model, lr=options.adapter_rate, betas=options.adam_betas, weight_decay=0.0)]
+    inner = {id(parameter) for parameter in model.blocks.parameters() if parameter.ndim == 2}
+    matrices = [parameter for parameter in model.parameters() if id(parameter) in inner]
+    others = [parameter for parameter in model.parameters() if id(parameter) not in inner]
+    return [
+        Muon(matrices, lr=options.muon_rate, momentum=options.muon_momentum),
+        torch.optim.AdamW(others, lr=options.adam_rate, betas=options.adam_betas, weight_decay=0.0),
+    ]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from unmask.cli import train as command
+from unmask.cli.train import train_app
 from unmask.models.checkpoints import load_checkpoint
 from unmask.training.loop import latest_checkpoint
 
@@ -16,12 +16,16 @@ SMALL = ["--width", "16", "--layers", "1", "--heads", "2", "--feed-width", "16",
 
 @pytest.fixture(autouse=True)
 def few_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "TOKENIZER_PROBLEMS", 200)
+    monkeypatch.setattr("unmask.training.launch.TOKENIZER_PROBLEMS", 200)
     monkeypatch.setattr("unmask.training.data.CHUNK_EXAMPLES", 32)
 
 
 def sft(*arguments: object) -> Result:
-    return CliRunner().invoke(command.train_app, ["sft", "--threads", "1", *map(str, arguments)])
+    return train("sft", *arguments)
+
+
+def train(recipe: str, *arguments: object) -> Result:
+    return CliRunner().invoke(train_app, [recipe, "--threads", "1", *map(str, arguments)])
 
 
 def test_a_new_model_is_trained_resumed_and_loads(tmp_path: Path) -> None:
