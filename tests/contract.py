@@ -19,7 +19,7 @@ from unmask.core.compose import check_composition
 from unmask.core.denoise import Step, denoise
 from unmask.core.metrics import useful
 from unmask.core.sampling import Sampling
-from unmask.core.schedules import SCHEDULES, Blocks, Pipelined, Schedule, Sequential
+from unmask.core.schedules import SCHEDULES, Blocks, NextToken, Pipelined, Schedule, Sequential
 from unmask.core.state import DenoisingState
 from unmask.core.stopping import Stopping, settled
 from unmask.core.trajectory import Trajectory
@@ -54,6 +54,7 @@ DECODER_SPECS = (
     "threshold(threshold=0.7, strict=True, rank='margin')",
     "dynamic(threshold=0.7, steps=9)",
     "entropy-threshold(threshold=0.5)",
+    "every-slot",
     "entropy-bound(gamma=0.5)",
     "entropy-bound(gamma=0.2, order='confidence')",
     "local-leap(anchor=0.8, relaxed=0.5, radius=3)",
@@ -67,6 +68,8 @@ DECODER_SPECS = (
     "leap(entropy(steps=9), early=0.2, candidate=0.05, mode='mutual', agree_all=True, max_extra=6, ahead=True)",
     "either(threshold(threshold=0.8), local-leap(anchor=0.7, relaxed=0.5))",
     "either(wino(draft=0.5), klass(confidence=0.6, divergence=0.1))",
+    "edit(threshold(threshold=0.8), threshold=0.1)",
+    "edit(dynamic(threshold=0.7, steps=9), threshold=0.2)",
     "prophet(low-confidence, early=4.0, middle=3.0, late=2.0)",
     "prophet(wino(draft=0.5), average='min', region=(2, 4), steps=9)",
     "lopa(threshold(threshold=0.8, strict=True), width=2)",
@@ -79,6 +82,7 @@ SCHEDULE_SPECS = (
     "sequential(block_length=5)",
     "sliding(length=6)",
     "pipelined(block_length=4, add=0.5, force=0.75)",
+    "next-token",
 )
 CACHE_SPECS = (
     "none",
@@ -98,17 +102,23 @@ LENGTHS = (20, 13, 8)  # no multiple of the block lengths among them
 
 @cache
 def model(family: str, attention: str = "bidirectional") -> unmask.Model:
-    pattern = {} if attention == "bidirectional" else {"attention": "block_causal", "block_length": 4}
+    pattern = {} if attention == "bidirectional" else {"attention": attention}
+    pattern |= {"block_length": 4} if attention == "block_causal" else {}
     return unmask.load(REFERENCE / "ckpt" / family, device="cpu", dtype="float64", **pattern)  # type: ignore[arg-type]
 
 
 def composes(decoder: Decoder, schedule: Schedule, policy: CachePolicy) -> bool:
     try:
         with warnings.catch_warnings(action="ignore"):  # exact caches are approximate here, and run all the same
-            check_composition(decoder, schedule, policy)
+            check_composition(decoder, schedule, policy, needed_by(schedule))
     except CompositionError:
         return False
     return True
+
+
+def needed_by(schedule: Schedule) -> str:
+    """The attention of the model that a schedule is tried on."""
+    return "causal" if isinstance(schedule, NextToken) else "bidirectional"
 
 
 def compositions(decoders: Sequence[str | Decoder] = DECODER_SPECS) -> Iterator[tuple[Decoder, Schedule, CachePolicy]]:
@@ -150,10 +160,11 @@ def steps(
     *,
     temperature: float = 0.0,
     stop: str = "none",
-    attention: str = "bidirectional",
+    attention: str | None = None,
 ) -> Iterator[Step]:
     sampling = Sampling(temperature=temperature, precision=torch.float64)
-    network = model(family, attention)
+    network = model(family, attention or needed_by(schedule))
+    state = replace(state, shift=network.facts.shift)
     return denoise(
         (network.in_blocks(schedule) if isinstance(schedule, Blocks) else network).predictor,
         state,
@@ -197,9 +208,10 @@ def assert_steps_keep_the_invariants(family: str, decoder: Decoder, schedule: Sc
         assert torch.equal(before.tokens[before.given], after.tokens[after.given])
         assert torch.equal(before.given, after.given) and torch.equal(before.exists, after.exists)
         revoked = torch.zeros_like(move.commit) if move.revoke is None else move.revoke
-        assert torch.equal(after.masked, before.masked & ~move.commit & ~step.filled | revoked)
+        replaced = revoked & move.commit
+        assert torch.equal(after.masked, before.masked & ~move.commit & ~step.filled | revoked & ~replaced)
         allowed = step.window.visible if decoder.overreaches else step.window.open
-        assert not (move.commit & (revoked | ~allowed)).any()
+        assert not (move.commit & ~allowed).any()
         assert revokes or not revoked.any()
         kept = ~before.masked & ~revoked
         assert torch.equal(before.tokens[kept], after.tokens[kept])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from jaxtyping import TypeCheckError
 from torch import Tensor
 
 import unmask
@@ -310,6 +311,17 @@ def test_a_completion_agrees_with_its_trajectory(llada: Model, prompts: list[Any
             "sampling": "sampling(temperature=0.3)",
             "stop": "stop",
         }
+
+
+def test_a_record_with_views_has_what_every_step_showed_and_is_else_the_same(llada: Model) -> None:
+    plain, seen = (unmask.generate(llada, MIXED, length=6, record=record, **BLOCKS) for record in (True, "views"))
+    for one, other in zip(plain, seen, strict=True):
+        assert one.trajectory is not None and other.trajectory is not None
+        assert one.trajectory.views is None and other.trajectory.views is not None
+        assert one.tokens == other.tokens and torch.equal(one.trajectory.slot, other.trajectory.slot)
+        assert other.trajectory.views.fits(other.nfe, other.trajectory.start.num_slots)
+    with pytest.raises((RequestError, TypeCheckError), match="record"):  # the latter where types are checked
+        unmask.generate(llada, MIXED, length=6, record="all")  # type: ignore[arg-type]
 
 
 def test_nothing_but_the_trajectory_is_missing_without_a_record(llada: Model) -> None:

@@ -17,7 +17,8 @@ SPECS = [f"{name}:{task}" if task else name for name, one in PRESETS.items() for
 def test_every_published_setting_is_a_run_that_goes_together(spec: str, llada: unmask.Model) -> None:
     parts = preset(spec)
     attention = "block_causal" if "finished-blocks" in str(parts.cache) else "bidirectional"
-    facts = replace(llada.facts, attention=attention)
+    attention = "causal" if parts.schedule == "next-token" else attention
+    facts = replace(llada.facts, attention=attention, shift=int(attention == "causal"))
     decoder, schedule, cache, length = resolve(spec, None, None, None, None)
     recipe = Recipe.of(decoder, schedule, cache, facts=facts)
     assert recipe.specs() == of_preset(spec).recipe(facts).specs()
@@ -41,7 +42,7 @@ def test_what_is_said_beside_a_preset_wins() -> None:
         256,
     )
     assert resolve("fast-dllm-dual", "factor", "whole", "none", 40) == ("factor", "whole", "none", 40)
-    assert resolve(None, None, None, None, None) == ("threshold(threshold=0.9)", None, "none", 128)
+    assert resolve(None, None, None, None, None) == (None, None, None, 128)
 
 
 def test_generate_takes_a_preset(llada: unmask.Model) -> None:

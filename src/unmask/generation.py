@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -19,7 +19,7 @@ from unmask.core.denoise import denoise as denoise_with
 from unmask.core.drift import Drift
 from unmask.core.metrics import Counts, useful
 from unmask.core.sampling import Sampling
-from unmask.core.schedules import SCHEDULES, Blocks, Schedule, Sequential
+from unmask.core.schedules import SCHEDULES, Blocks, NextToken, Schedule, Sequential
 from unmask.core.state import DenoisingState
 from unmask.core.stopping import FinishReason, Stopping
 from unmask.core.trajectory import Recorder, Trajectory
@@ -34,8 +34,10 @@ from unmask.registry import call_of, spec_of
 
 Message = dict[str, str]
 Prompt = str | Sequence[Message] | Sequence[int | None]
+Record = bool | Literal["views"]  # keep trajectories, and what the model was shown
 
 DEFAULT_DECODER = "threshold(threshold=0.9)"
+CAUSAL_DECODER, CAUSAL_CACHE = "every-slot", "finished-blocks"  # defaults for causal models, on `next-token`
 DEFAULT_LENGTH = 128  # answer slots
 
 
@@ -64,7 +66,13 @@ class Model:
         return replace(self, predictor=self.predictor.with_facts(facts), facts=facts)  # type: ignore[attr-defined]
 
     def guided(self, scale: float) -> "Model":
-        """The same model under classifier-free guidance; scale 0 changes nothing."""
+        """The same model under classifier-free guidance; scale 0 changes nothing.
+
+        Raises:
+            RequestError: guidance of a causal model, or a scale below 0.
+        """
+        if scale and self.facts.attention == "causal":
+            raise RequestError("guidance puts masks in place of the prompt, and a causal model has never seen any")
         return replace(self, predictor=Guided(self.predictor, scale)) if scale else self
 
 
@@ -81,9 +89,9 @@ class Recipe:
     @classmethod
     def of(
         cls,
-        decoder: str | Decoder = DEFAULT_DECODER,
+        decoder: str | Decoder | None = None,
         schedule: str | Schedule | None = None,
-        cache: str | CachePolicy = "none",
+        cache: str | CachePolicy | None = None,
         *,
         sampling: Sampling | None = None,
         stop: str | Stopping = "tail",
@@ -92,22 +100,23 @@ class Recipe:
         """Turn specs into parts and check that they go together.
 
         Args:
-            decoder, schedule, cache: specs or parts; schedule None = the one the method needs, else blocks: of the
-                model's own length and alignment if it is block-causal, of 32 slots from the prompt's end otherwise.
+            decoder, schedule, cache: specs or parts; None = what suits the model. That is threshold 0.9, the schedule
+                the method needs, else blocks (of the model's own length and alignment if it is block-causal, of 32
+                slots from the prompt's end otherwise), and no cache. A causal model gets the next token, every slot of
+                it, and an exact cache.
             facts: the model's; None = a bidirectional one.
 
         Raises:
             UnknownNameError, RequestError: a spec that cannot be read.
             CompositionError: parts that make no sense together.
         """
-        method = DECODERS.make(decoder)
-        causal = facts is not None and facts.attention == "block_causal"
-        if schedule is None and method.schedule:
-            schedule = method.schedule()
-        elif schedule is None:
-            schedule = Sequential(facts.block_length, align=facts.block_alignment) if facts and causal else Sequential()
-        plan, policy = SCHEDULES.make(schedule), CACHES.make(cache)
-        check_composition(method, plan, policy, "block_causal" if causal else "bidirectional")
+        attention = "bidirectional" if facts is None else facts.attention
+        method = DECODERS.make(decoder or (CAUSAL_DECODER if attention == "causal" else DEFAULT_DECODER))
+        if schedule is None:
+            schedule = method.schedule() if method.schedule else _schedule_for(facts)
+        plan = SCHEDULES.make(schedule)
+        policy = CACHES.make(cache or (CAUSAL_CACHE if attention == "causal" else "none"))
+        check_composition(method, plan, policy, attention)
         rule = Stopping(stop) if isinstance(stop, str) else stop  # type: ignore[arg-type]
         return cls(method, plan, policy, sampling or Sampling(), rule)
 
@@ -120,6 +129,15 @@ class Recipe:
             "sampling": call_of("sampling", self.sampling),
             "stop": call_of("stop", self.stop),
         }
+
+
+def _schedule_for(facts: ModelFacts | None) -> Schedule:
+    """What a model is decoded on when neither the request nor the method says so."""
+    if facts is None or facts.attention == "bidirectional":
+        return Sequential()
+    if facts.attention == "causal":
+        return NextToken()
+    return Sequential(facts.block_length, align=facts.block_alignment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,26 +271,26 @@ def resolve(
     schedule: str | Schedule | None,
     cache: str | CachePolicy | None,
     length: int | Sequence[int] | None,
-) -> tuple[str | Decoder, str | Schedule | None, str | CachePolicy, int | Sequence[int]]:
-    """What was asked for, then what the preset says, then the defaults.
+) -> tuple[str | Decoder | None, str | Schedule | None, str | CachePolicy | None, int | Sequence[int]]:
+    """What was asked for, then what the preset says; parts that neither names stay None, see `Recipe.of`.
 
     Raises:
         UnknownNameError: no such preset or setting.
     """
     named = Setting() if preset is None else preset_of(preset)
     return (
-        decoder if decoder is not None else named.decoder or DEFAULT_DECODER,
+        decoder if decoder is not None else named.decoder,
         schedule if schedule is not None else named.schedule,
-        cache if cache is not None else named.cache or "none",
+        cache if cache is not None else named.cache,
         length if length is not None else named.length or DEFAULT_LENGTH,
     )
 
 
 def _recipe(
     model: Model,
-    decoder: str | Decoder,
+    decoder: str | Decoder | None,
     schedule: str | Schedule | None,
-    cache: str | CachePolicy,
+    cache: str | CachePolicy | None,
     temperature: float,
     stop: str | Stopping,
     sampling: Sampling | None,
@@ -298,7 +316,7 @@ def generate(
     stop: str | Stopping = "tail",
     sampling: Sampling | None = None,
     batch_size: int | None = None,
-    record: bool = True,
+    record: Record = True,
     drift: bool = False,
 ) -> list[Completion]:
     """Answer prompts.
@@ -308,10 +326,10 @@ def generate(
         prompts: texts, chats (lists of messages) or lists of token ids, mixed as you like; None among ids is a slot to
             fill in.
         decoder: a spec such as "threshold(threshold=0.9)" or a Decoder; see `unmask list`. None = the preset's, else
-            threshold 0.9.
+            threshold 0.9 (a causal model: the next token).
         schedule: a spec or a Schedule; None = the preset's, else the one the method needs, else blocks (of 32 slots, or
-            as a block-causal model has them).
-        cache: a spec or a CachePolicy; None = the preset's, else none.
+            as a block-causal model has them; the next token of a causal one).
+        cache: a spec or a CachePolicy; None = the preset's, else none (the exact one of a causal model).
         preset: a method under its paper's name, with a published setting behind a colon if you like, such as "d2f" or
             "wino:llada/gsm8k"; fills in what the arguments above and `length` leave open.
         length: answer slots, one number or one per prompt, tokens; None = the preset's, else 128.
@@ -321,7 +339,8 @@ def generate(
         stop: "tail" (stop at a settled end token), "block", or "none" (decide every slot).
         sampling: more options of the draw (top-k, top-p, forbidden tokens).
         batch_size: prompts decoded together; None = all. Answers do not depend on it.
-        record: keep trajectories (costs little).
+        record: keep trajectories (costs little); "views" = also what the model was shown at each step, for `unmask
+            show` (some bytes per slot and step).
         drift: also measure how many commits the cache has changed (a second forward pass per step, which no other
             figure counts).
 
@@ -373,12 +392,14 @@ def complete(
     state: DenoisingState,
     recipe: Recipe,
     batch_size: int | None = None,
-    record: bool = True,
+    record: Record = True,
     drift: bool = False,
 ) -> list[Completion]:
     """Run a laid out state to its end, in batches, and read the answers off."""
     if batch_size is not None and batch_size < 1:
         raise RequestError(f"batch_size must be at least 1, or None for all at once: got {batch_size}")
+    if record not in (True, False, "views"):
+        raise RequestError(f'record must be True, False or "views": got {record!r}')
     size = batch_size or state.num_rows
     done: list[Completion] = []
     for first in range(0, state.num_rows, size):
@@ -394,9 +415,10 @@ def _trimmed(state: DenoisingState) -> DenoisingState:
     return replace(state, **sliced)
 
 
-def _complete_batch(model: Model, state: DenoisingState, recipe: Recipe, keep: bool, drift: bool) -> list[Completion]:
+def _complete_batch(model: Model, state: DenoisingState, recipe: Recipe, keep: Record, drift: bool) -> list[Completion]:
     facts = {**model.origin, **recipe.specs()} if keep else None
-    tally = Tally(model, state, facts, drift=drift_of(model, recipe) if drift else None)
+    measured = drift_of(model, recipe) if drift else None
+    tally = Tally(model, state, facts, views=keep == "views", drift=measured)
     for step, seconds in timed(run(model, state, recipe)):
         tally.add(step, seconds)
     return tally.completions()

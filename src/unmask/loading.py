@@ -21,10 +21,11 @@ def load(
     """Load a checkpoint.
 
     Args:
-        name_or_path: "builtin", a local folder, or a hub id such as "GSAI-ML/LLaDA-8B-Instruct".
+        name_or_path: "builtin" or a variant of it such as "builtin:d2f" (see `unmask list models`), a local folder, or
+            a hub id such as "GSAI-ML/LLaDA-8B-Instruct".
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", "mps".
         dtype: "auto", "float32", "bfloat16", "float16".
-        attention: override the checkpoint's pattern, "bidirectional" or "block_causal".
+        attention: override the pattern of the checkpoint or its adapter, "bidirectional", "block_causal" or "causal".
         block_length: block of block-causal attention, slots.
         adapter: a LoRA adapter in peft's format on top of it, a local folder or a hub id.
         merge: add the adapter to the weights, for speed; False leaves it beside them (see `models.adapters`).
@@ -43,5 +44,5 @@ def load(
         merge=merge,
     )
     predictor = BackbonePredictor(loaded.backbone, loaded.facts)
-    added = None if loaded.adapter is None else loaded.adapter.source
+    added = None if adapter is None else str(adapter)  # that of a variant is part of its name
     return Model(predictor, loaded.facts, loaded.text, loaded.source, predictor.device, added)

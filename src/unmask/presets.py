@@ -224,7 +224,11 @@ PRESETS: dict[str, Preset] = {
         {
             "llada2": Setting(
                 "dynamic(threshold=0.95)", "pipelined(block_length=32, add=1.0, force=1.0, align='absolute')"
-            )
+            ),
+            "llada2.1": Setting(
+                "edit(dynamic(threshold=0.95), threshold=0.9)",
+                "sequential(block_length=32, align='absolute', polish=True)",
+            ),
         },
     ),
     "dparallel": Preset(
@@ -235,6 +239,11 @@ PRESETS: dict[str, Preset] = {
             "llada/mbpp": Setting("entropy-threshold(threshold=0.45)"),
             "dream": Setting("entropy-threshold(threshold=0.45)"),
         },
+    ),
+    "autoregressive": Preset(
+        "one token after the other, from left to right, with an exact cache: what a causal model does",
+        Setting("every-slot", "next-token", "finished-blocks", length=256),
+        "the twin of a diffusion model that its speed is measured against",
     ),
     "eb-sampler": Preset(
         "as many slots as a bound on their joint entropy allows",

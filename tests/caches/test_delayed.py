@@ -2,16 +2,14 @@
 
 import pytest
 import torch
-from test_fast_dllm import InOrder, uncached
+from cached_runs import InOrder, rows, run, uncached
 
 import contract
-from unmask.caches import CACHES, CachePolicy
+from unmask.caches import CACHES
 from unmask.caches.delayed import Delayed
-from unmask.core.denoise import Step
 from unmask.core.schedules import Schedule, Sequential, Sliding, Whole
 from unmask.core.state import DenoisingState, Move
 from unmask.core.window import Window
-from unmask.decoders import Decoder
 from unmask.decoders.dc_leap import DcLeap
 from unmask.decoders.quota import LowConfidence
 
@@ -80,16 +78,6 @@ def test_the_public_name() -> None:
 # What it costs -------------------------------------------------------------------------------------------------------
 
 
-def run(family: str, decoder: Decoder, schedule: Schedule, policy: CachePolicy, length: int = 8) -> list[Step]:
-    facts = contract.model(family).facts
-    state = DenoisingState.start([[3, 4, 5, 6, 7]], length, mask_id=facts.mask_id)
-    return list(contract.steps(family, state, decoder, schedule, policy))
-
-
-def rows(taken: list[Step]) -> list[int]:
-    return [int(step.rows_computed) for step in taken]
-
-
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_rows_are_the_masked_slots_and_the_one_decided_last(family: str) -> None:
     """13 slots. Left of the leftmost masked slot is the one decided last, so Dream's row is among them anyway."""
@@ -132,7 +120,7 @@ def test_steps_that_compute_everything_are_exact_and_the_others_are_not(family: 
     state = contract.first_state(family, (0,))
     exact, stale = [], []
     for step in contract.steps(family, state, LowConfidence(), Sequential(10), Delayed(every=5)):
-        ours, wanted = step.prediction.logits, uncached(family, step)
+        ours, wanted = step.prediction.logits, uncached(step, contract.model(family).predictor)
         finite = wanted.isfinite()
         difference = float((ours[finite] - wanted[finite]).abs().max())
         age = int(step.window.age)

@@ -1,21 +1,16 @@
 """Fast-dLLM's two caches: which slots are frozen, what that costs, and where it is exact."""
 
-from dataclasses import dataclass
-from typing import Any
-
 import pytest
 import torch
+from cached_runs import InOrder, rows, run, uncached
 
 import contract
 from unmask.caches import CACHES, CachePolicy
 from unmask.core.canvas import plain_view, plan
-from unmask.core.denoise import Step
 from unmask.core.schedules import Sequential
-from unmask.core.state import DenoisingState, Move
+from unmask.core.state import DenoisingState
 from unmask.core.window import Window
-from unmask.decoders import Decoder
 from unmask.decoders.quota import LowConfidence
-from unmask.decoders.selection import first_only
 
 SPECS = ["none", "prefix", "dual"]
 
@@ -73,24 +68,6 @@ def test_a_refresh_is_at_least_1(name: str) -> None:
 # What it costs -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class InOrder(Decoder):
-    """Commit one slot per step: the leftmost open one, or the rightmost."""
-
-    backwards: bool = False
-
-    def decide(self, state: DenoisingState, window: Any, prediction: Any, memory: Any) -> Move:
-        among = self.eligible(state, window, prediction)
-        chosen = first_only(among.flip(-1)).flip(-1) if self.backwards else first_only(among)
-        return self.move(state, chosen, prediction)
-
-
-def run(family: str, decoder: Decoder, spec: str, prompt: int = 5, length: int = 32, block: int = 16) -> list[Step]:
-    facts = contract.model(family).facts
-    state = DenoisingState.start([list(range(3, 3 + prompt))], length, mask_id=facts.mask_id)
-    return list(contract.steps(family, state, decoder, Sequential(block), CACHES.make(spec)))
-
-
 P, G, B = 5, 32, 16
 N = P + G
 STARTS = (P, P + B)  # first slots of the two blocks
@@ -103,18 +80,18 @@ def test_rows_computed_are_those_of_the_cost_formulas(family: str, spec: str, ba
     """A shifted model needs the row left of the block as long as the block's first slot is masked."""
     speaker = 1 if family == "dream" and backwards else 0  # from left to right, the opening step commits that slot
     inner = {"none": [N, N], "prefix": [N - start + speaker for start in STARTS], "dual": [B + speaker] * 2}[spec]
-    expected = [rows for each in inner for rows in [N, *[each] * (B - 1)]]
-    assert [int(step.rows_computed) for step in run(family, InOrder(backwards), spec)] == expected
+    expected = [count for each in inner for count in [N, *[each] * (B - 1)]]
+    assert rows(run(family, InOrder(backwards), Sequential(B), spec, G)) == expected
 
 
 def test_a_refreshed_cache_computes_everything_every_so_many_steps() -> None:
-    taken = run("llada", InOrder(), "dual(refresh=3)", length=8, block=8)
-    assert [int(step.rows_computed) for step in taken] == [13, 8, 8, 13, 8, 8, 13, 8]
+    taken = run("llada", InOrder(), Sequential(8), "dual(refresh=3)", 8)
+    assert rows(taken) == [13, 8, 8, 13, 8, 8, 13, 8]
 
 
 def test_a_short_last_block_costs_its_own_slots() -> None:
-    taken = run("llada", InOrder(), "dual", length=6, block=4)
-    assert [int(step.rows_computed) for step in taken] == [11, 4, 4, 4, 11, 2]
+    taken = run("llada", InOrder(), Sequential(4), "dual", 6)
+    assert rows(taken) == [11, 4, 4, 4, 11, 2]
 
 
 def test_rows_of_a_batch_that_stand_in_different_blocks_cost_what_each_needs() -> None:
@@ -129,22 +106,13 @@ def test_rows_of_a_batch_that_stand_in_different_blocks_cost_what_each_needs() -
 # Where it is exact ---------------------------------------------------------------------------------------------------
 
 
-def uncached(family: str, step: Step) -> torch.Tensor:
-    """Logits about the same slots of the same canvas, everything computed."""
-    predictor, none = contract.model(family).predictor, CACHES.make("none")
-    canvas = plain_view(step.before)
-    work = plan(canvas, step.window, step.before.masked & step.window.open, None, predictor.facts.shift)
-    with torch.inference_mode():
-        return predictor(canvas, work, none, predictor.open_store(step.before, none))
-
-
 @pytest.mark.parametrize("family", ["llada", "dream"])
 @pytest.mark.parametrize("policy", [CACHES.make("prefix"), CACHES.make("dual")], ids=["prefix", "dual"])
 def test_the_first_step_of_every_block_is_exact_and_later_ones_are_not(family: str, policy: CachePolicy) -> None:
     state = contract.first_state(family, (0,))
     exact, stale = [], []
     for step in contract.steps(family, state, LowConfidence(steps=9), Sequential(8), policy):
-        ours, wanted = step.prediction.logits, uncached(family, step)
+        ours, wanted = step.prediction.logits, uncached(step, contract.model(family).predictor)
         finite = wanted.isfinite()
         difference = float((ours[finite] - wanted[finite]).abs().max())
         (exact if int(step.window.age) == 0 else stale).append(difference)
@@ -155,11 +123,11 @@ def test_the_first_step_of_every_block_is_exact_and_later_ones_are_not(family: s
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_a_run_taken_up_in_the_middle_of_a_block_computes_everything_first(family: str) -> None:
     """Its store is empty: nothing may be frozen that was never computed."""
-    middle = run(family, InOrder(backwards=True), "dual", length=8, block=4)[1].after
+    middle = run(family, InOrder(backwards=True), Sequential(4), "dual", 8)[1].after
     taken = list(contract.steps(family, middle, InOrder(backwards=True), Sequential(4), CACHES.make("dual")))
     speaker = 1 if family == "dream" else 0
-    assert [int(step.rows_computed) for step in taken] == [13, 4 + speaker, 13, *[4 + speaker] * 3]
-    ours, wanted = taken[0].prediction.logits, uncached(family, taken[0])
+    assert rows(taken) == [13, 4 + speaker, 13, *[4 + speaker] * 3]
+    ours, wanted = taken[0].prediction.logits, uncached(taken[0], contract.model(family).predictor)
     torch.testing.assert_close(ours[ours.isfinite()], wanted[wanted.isfinite()], rtol=0, atol=1e-10)
 
 
@@ -181,10 +149,10 @@ def test_the_first_block_is_exact_until_the_prompt_would_have_looked_at_it() -> 
 @pytest.mark.parametrize("spec", ["prefix", "dual"])
 def test_with_one_block_for_the_whole_answer_the_first_step_alone_is_exact(family: str, spec: str) -> None:
     """The prompt's keys are those of an answer full of masks until the end."""
-    taken = run(family, LowConfidence(), spec, length=12, block=12)
+    taken = run(family, LowConfidence(), Sequential(12), spec, 12)
     differences = []
     for step in taken:
-        ours, wanted = step.prediction.logits, uncached(family, step)
+        ours, wanted = step.prediction.logits, uncached(step, contract.model(family).predictor)
         differences.append(float((ours - wanted)[wanted.isfinite()].abs().max()))
     assert len(taken) == 12 and differences[0] < 1e-10
     assert min(differences[1:]) > 1e-4

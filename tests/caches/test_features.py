@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from cached_runs import uncached
 from torch import Tensor
 
 import contract
@@ -46,15 +47,6 @@ def taken(
 def network(family: str, attention: str) -> Any:
     """The predictor of such a run: a block-causal model sees blocks as the schedule cuts them."""
     return contract.model(family, attention).in_blocks(Sequential(8)).predictor
-
-
-def uncached(step: Step, predictor: Any) -> Tensor:
-    """Logits about the same slots of the same canvas, everything computed."""
-    none = CACHES.make("none")
-    canvas = plain_view(step.before)
-    work = plan(canvas, step.window, step.before.masked & step.window.open, None, predictor.facts.shift)
-    with torch.inference_mode():
-        return predictor(canvas, work, none, predictor.open_store(step.before, none))  # type: ignore[no-any-return]
 
 
 def difference(step: Step, predictor: Any) -> float:

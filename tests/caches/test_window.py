@@ -2,14 +2,11 @@
 
 import pytest
 import torch
-from test_delayed import rows, run
-from test_fast_dllm import InOrder
+from cached_runs import InOrder, rows, run, uncached
 
 import contract
 from unmask.caches import CACHES
 from unmask.caches.window import Windowed
-from unmask.core.canvas import plan
-from unmask.core.denoise import Step
 from unmask.core.schedules import Sequential, Sliding
 from unmask.core.state import DenoisingState, Move
 from unmask.decoders import Decoder
@@ -125,21 +122,12 @@ def test_on_blocks_it_freezes_what_lies_around_the_block_also_when_it_opens() ->
 # Where it is exact ---------------------------------------------------------------------------------------------------
 
 
-def uncached(family: str, step: Step) -> torch.Tensor:
-    """Logits about the same slots of what this step was shown, everything computed."""
-    predictor, none = contract.model(family).predictor, CACHES.make("none")
-    flags = torch.zeros_like(step.before.masked).scatter(1, step.prediction.work.asked, True)
-    work = plan(step.canvas, step.window, flags, None, predictor.facts.shift)
-    with torch.inference_mode():
-        return predictor(step.canvas, work, none, predictor.open_store(step.before, none))
-
-
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_steps_that_compute_everything_are_exact_and_the_others_are_not(family: str) -> None:
     state = contract.first_state(family, (1,))
     exact, stale = [], []
     for step in contract.steps(family, state, DcLeap(0.9, 0.2), Sliding(3), Windowed(4)):
-        ours, wanted = step.prediction.logits, uncached(family, step)
+        ours, wanted = step.prediction.logits, uncached(step, contract.model(family).predictor)
         finite = wanted.isfinite()
         difference = float((ours[finite] - wanted[finite]).abs().max())
         (exact if int(step.rows_computed) == state.num_slots else stale).append(difference)

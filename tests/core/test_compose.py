@@ -6,7 +6,7 @@ from unmask.caches import CACHES, CachePolicy
 from unmask.caches.fast_dllm import NoCache
 from unmask.caches.finished_blocks import FinishedBlocks
 from unmask.core.compose import check_composition
-from unmask.core.schedules import SCHEDULES, Blocks, Pipelined, Schedule, Sequential, Sliding, Whole
+from unmask.core.schedules import SCHEDULES, Blocks, NextToken, Pipelined, Schedule, Sequential, Sliding, Whole
 from unmask.decoders import DECODERS, Decoder
 from unmask.decoders.quota import LowConfidence
 from unmask.decoders.threshold import Threshold
@@ -42,7 +42,8 @@ def test_a_method_without_special_needs_goes_with_every_schedule_and_cache() -> 
         for cache in CACHES.values():
             needs_blocks = cache.blockwise and not issubclass(schedule, Blocks)
             if not needs_blocks and not (cache.fixed_canvas and schedule.grows):
-                check_composition(Threshold(), schedule(), cache(), "block_causal")
+                attention = "causal" if schedule is NextToken else "block_causal"
+                check_composition(Threshold(), schedule(), cache(), attention)
 
 
 @pytest.mark.parametrize("schedule", [Sliding(), Pipelined()])
@@ -88,6 +89,14 @@ def test_an_exact_cache_on_a_bidirectional_model_is_a_warning() -> None:
     check_composition(Decoder(), Growing(), CachePolicy())
 
 
+@pytest.mark.parametrize("spec", ["dc-leap(draft=0.98)", "prophet(dc-leap(draft=0.98))"])
+def test_drafts_on_a_block_causal_model_are_a_warning(spec: str) -> None:
+    with pytest.warns(UserWarning, match="no slot sees those in later blocks"):
+        check_composition(DECODERS.make(spec), Sliding(), NoCache(), "block_causal")
+    check_composition(DECODERS.make(spec), Sliding(), NoCache())
+    check_composition(DECODERS.make(spec.replace("0.98", "1")), Sliding(), NoCache(), "block_causal")
+
+
 ON_BLOCKS, BESIDE = "sequential(block_length=8)", "pipelined(block_length=8)"
 
 
@@ -95,7 +104,7 @@ ON_BLOCKS, BESIDE = "sequential(block_length=8)", "pipelined(block_length=8)"
     ("decoder", "schedule", "cache"),
     [
         *(
-            ("dc-leap", "sliding", cache)
+            ("dc-leap(draft=1)", "sliding", cache)
             for cache in ("window", "dual", "prefix", "delayed(since='start')", "features")
         ),
         ("leap(entropy-threshold)", ON_BLOCKS, "dual"),

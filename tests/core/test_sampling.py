@@ -152,6 +152,12 @@ def test_truncation_keeps_exactly_these_tokens(options: dict[str, Any], expected
     assert kept([0.3, 0.4, 0.2, 0.1], **options) == expected
 
 
+def test_a_total_of_exactly_top_p_is_enough() -> None:
+    """The smallest set whose total reaches the bound; the published filter would keep one token more."""
+    assert kept([0.25, 0.5, 0.125, 0.125], top_p=0.5) == {1}
+    assert kept([0.25, 0.5, 0.125, 0.125], top_p=0.75) == {1, 0}
+
+
 def test_top_p_comes_before_top_k() -> None:
     """The other way round, the best of two would hold 4/7 of what is left, which is more than a half."""
     assert kept([0.4, 0.3, 0.2, 0.1], top_p=0.5, top_k=2) == {0, 1}

@@ -16,6 +16,7 @@ from unmask.core.sampling import Sampling
 from unmask.core.schedules import SCHEDULES, Pipelined, Schedule, Sequential
 from unmask.core.state import DenoisingState
 from unmask.core.stopping import Stopping
+from unmask.core.trajectory import Trajectory
 from unmask.decoders import DECODERS
 from unmask.decoders.lopa import Ahead, Lopa, best_of_each, candidates
 from unmask.decoders.threshold import Threshold
@@ -51,6 +52,13 @@ def test_a_run_step_by_step() -> None:
     assert commits == [[(1, 1)], [(2, 5), (3, 3)], [(4, 7)]], "a token tried ahead is the one that was proposed"
     assert [step.move.branch.tolist() for step in run] == [[0], [2], [1]]  # type: ignore[union-attr]
     assert [step.rows_computed.tolist() for step in run] == [[5], [3 * 5], [2 * 5]]
+
+
+def test_a_token_tried_ahead_is_recorded_with_the_confidence_it_was_proposed_with() -> None:
+    start = DenoisingState.start([[0]], 4, mask_id=9)
+    run = Trajectory.collect(start, steps(ScriptedPredictor(SCRIPT), lopa(), length=4))
+    recorded = dict(zip(run.slot.tolist(), run.confidence.tolist(), strict=True))
+    assert recorded == pytest.approx({1: 0.95, 2: 0.8, 3: 0.6, 4: 0.5})
 
 
 def test_the_step_shows_the_canvas_that_won() -> None:

@@ -27,6 +27,7 @@ from unmask.decoders.quota import (
     steps_of_window,
     timetable,
 )
+from unmask.decoders.threshold import Dynamic
 
 MASK = 9
 QUOTA: list[Any] = [LowConfidence, Random, MaskgitPlus, TopkMargin, Entropy]
@@ -53,6 +54,16 @@ def test_slots_are_spread_evenly_over_the_steps(
     method: Any, length: int, planned: int | None, expected: list[int]
 ) -> None:
     assert counts(method(steps=planned), length) == expected
+
+
+@pytest.mark.parametrize(
+    ("length", "planned", "expected"),
+    [(10, 4, [2, 3, 2, 3]), (32, 5, [6, 6, 7, 6, 7]), (3, 5, [1, 1, 1]), (6, 1, [6]), (3, None, [1, 1, 1])],
+)
+def test_dllm_compat_rounds_half_to_even(length: int, planned: int | None, expected: list[int]) -> None:
+    decoder = LowConfidence(planned, compat="dllm")
+    assert counts(decoder, length) == expected and not decoder.idles
+    assert counts(Dynamic(1.1, planned, compat="dllm"), length) == expected, "the quota of LLaDA2's rule, too"
 
 
 @given(st.integers(1, 24), st.integers(1, 30))

@@ -421,6 +421,55 @@ def test_saving_that_fails_leaves_the_old_adapter(tmp_path: Path, monkeypatch: p
     assert len(before) == 2 and [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+@pytest.fixture
+def student(tmp_path: Path) -> Path:
+    """A stored adapter of a block-causal model."""
+    backbone = load_checkpoint(REFERENCE / "llada", device="cpu", attention="block_causal", block_length=4).backbone
+    adapter = attach(backbone, lora(), LLADA(backbone.config))
+    disturb(backbone)
+    for _ in range(2):  # the second time it replaces the first
+        save_adapter(backbone, adapter, tmp_path / "student")
+    return tmp_path / "student"
+
+
+def test_an_adapter_says_who_sees_whom(student: Path) -> None:
+    assert json.loads((student / "unmask.json").read_text()) == {"attention": "block_causal", "block_length": 4}
+    model = unmask.load(REFERENCE / "llada", device="cpu", adapter=student)
+    assert (model.facts.attention, model.facts.block_length, model.facts.block_alignment) == (
+        "block_causal",
+        4,
+        "prompt",
+    )
+    told = inspect_checkpoint(REFERENCE / "llada", adapter=student)
+    assert (told["attention"], told["block_length"]) == ("block_causal", 4)
+
+
+def test_what_is_asked_for_wins_over_what_an_adapter_says(student: Path) -> None:
+    longer = unmask.load(REFERENCE / "llada", device="cpu", adapter=student, block_length=8).facts
+    assert (longer.attention, longer.block_length) == ("block_causal", 8)
+    plain = unmask.load(REFERENCE / "llada", device="cpu", adapter=student, attention="bidirectional").facts
+    assert plain.attention == "bidirectional"
+
+
+def test_a_bidirectional_models_adapter_says_nothing_about_it(tmp_path: Path) -> None:
+    backbone = backbone64()
+    save_adapter(backbone, attach(backbone, lora(), LLADA(backbone.config)), tmp_path / "mine")
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [("[]", "object"), ('{"attention": "sparse"}', "attention"), ('{"block_length": 0}', "block_length")],
+)
+def test_an_adapter_that_says_nonsense_is_refused(student: Path, said: str, words: str) -> None:
+    (student / "unmask.json").write_text(said)
+    message = refusal("llada", student)
+    assert "unmask.json" in message and words in message
+
+
 def test_an_adapter_of_another_family_is_refused_by_name(tmp_path: Path) -> None:
     write_published(tmp_path, "dream", D2F["dream"])
     message = refusal("llada", tmp_path)
@@ -505,7 +554,7 @@ def test_an_adapter_of_the_hub_is_downloaded_alone(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     loaded = load_checkpoint(REFERENCE / "llada", device="cpu", adapter="someone/lora@v1")
-    files = ["adapter_config.json", "adapter_model.safetensors"]
+    files = ["adapter_config.json", "adapter_model.safetensors", "unmask.json"]
     assert asked == [("someone/lora", {"revision": "v1", "allow_patterns": files})]
     assert loaded.adapter is not None and loaded.adapter.source == "someone/lora@v1"
 

@@ -535,7 +535,7 @@ def test_an_included_model_that_is_not_installed() -> None:
 def test_an_included_model_is_found_in_the_package(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     package = make("dream").path.parent
     (package / "dream").rename(package / "builtin")
-    monkeypatch.setattr(checkpoints.resources, "files", lambda name: package)
+    monkeypatch.setattr("unmask.models.checkpoints.included.resources.files", lambda name: package)
     assert load_checkpoint("builtin", device="cpu").facts.family == "dream"
 
 

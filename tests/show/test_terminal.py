@@ -9,7 +9,8 @@ from rich.console import Console
 
 import unmask
 from unmask.show.frames import Frame, Slot, SlotState, frames
-from unmask.show.terminal import ASCII_ONLY, Picture, Screen, answer_text, folded, plain_line, step_style
+from unmask.show.terminal import Picture, Screen, folded
+from unmask.show.writing import ASCII_ONLY, answer_text, plain_line, step_style
 
 COMMITTED, FILLED, GIVEN, MASKED = SlotState.COMMITTED, SlotState.FILLED, SlotState.GIVEN, SlotState.MASKED
 

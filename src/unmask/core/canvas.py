@@ -62,7 +62,7 @@ def plan(
     at any shift: they have no neighbours, and whoever makes one gives it the token and position that do the speaking.
 
     Args:
-        asks: targets that need logits; only visible ones.
+        asks: targets that need logits; only visible ones, and with shift 1 also right neighbours of visible ones.
         frozen: slots whose stored K/V stand in; None = none, and everything is computed.
         shift: 0 when a row speaks for its own slot, 1 when it speaks for its right neighbour.
     """
@@ -75,7 +75,8 @@ def plan(
     if frozen is None and whole:
         rows = torch.arange(canvas.tokens.shape[1], device=asked.device).expand_as(canvas.tokens)
         return ForwardPlan(rows, visible.sum(-1), asked, num_asked, speaking, visible, everything=True)
-    needed = visible | asks if frozen is None else visible & ~frozen | asks
+    own = asks & visible if shift else asks  # the neighbour alone speaks for a slot that is not shown yet
+    needed = visible | own if frozen is None else visible & ~frozen | own
     if shift:
         needed = needed | torch.zeros_like(needed).scatter(1, speaking, (num_asked > 0)[:, None].expand_as(speaking))
     rows, num_rows = pack(needed)

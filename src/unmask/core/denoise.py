@@ -116,6 +116,13 @@ class Step:
     after: DenoisingState
     rows_computed: Int[Tensor, " b"]  # hidden states computed, per row of the batch
 
+    @property
+    def confidence(self) -> Float[Tensor, "b l"]:
+        """Probability of the candidate of every slot, or of what the move puts there instead, 0..1."""
+        confidence = self.prediction.confidence[:, : self.before.num_slots]
+        told = self.move.chances
+        return confidence if told is None else torch.where(told > 0.0, told.to(confidence.dtype), confidence)
+
 
 def denoise(
     predictor: MaskPredictor,
@@ -146,7 +153,7 @@ def denoise(
     store = predictor.open_store(state, cache)
     while True:
         window = schedule.window(state, schedule_memory)
-        live = (window.open & state.masked).any(-1)
+        live = window.unfinished(state)
         if not bool(live.all()):
             if not bool(live.any()):
                 return

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.core.state import DenoisingState
-from unmask.core.stopping import is_any
+from unmask.core.stopping import first_end, is_any
 from unmask.core.window import Window
 from unmask.registry import Registry
 
@@ -74,26 +74,47 @@ class Sequential(Blocks):
     masks remain; what remains may be filled by the opening step of a later block and by no other, so an answer can end
     with masks (Fast-dLLM's dual cache of 2026 does this; see docs/compat.md).
 
+    With `polish` a full block stays open until a step leaves it as it is, for methods that edit; blocks that begin
+    behind the end of the answer do not.
+
     Source: Nie et al., LLaDA (arXiv 2502.09992), section 2.4.
     """
 
     block_length: int = 32  # slots
     block_steps: int | None = None  # compat: None = stay until the block is full
     align: Alignment = "prompt"  # where blocks are counted from
+    polish: bool = False  # True: a block that is full has steps until one changes nothing, one at least
 
     def __post_init__(self) -> None:
         self._check()
         if self.block_steps is not None and self.block_steps < 1:
             raise ValueError(f"block_steps must be at least 1 or None: got {self.block_steps}")
+        if self.block_steps is not None and self.polish:
+            raise ValueError("block_steps ends a block at a step, polish at none: leave one of them out")
 
     def window(self, state: DenoisingState, memory: Memory) -> Window:
         blocks = self.blocks(state)
         if self.block_steps is not None:
             return self._limited(state, blocks)
+        if self.polish:
+            return self._polished(state, blocks)
         current = torch.where(state.masked, blocks, state.num_slots).amin(-1, keepdim=True)  # a row that is done: none
         opened = _next_step(state, blocks < current)
         inside = state.answer & (blocks == current)
         return Window(inside, state.exists, inside & state.masked, state.step - opened, blocks=blocks)
+
+    def _polished(self, state: DenoisingState, blocks: Int[Tensor, "b l"]) -> Window:
+        """A block is left at the second step behind the last change in it: the first of them changed nothing."""
+        end = first_end(state, state.end_ids)[:, None]
+        final = torch.where(state.slots == end, blocks, -1).amax(-1, keepdim=True)
+        polishes = (final < 0) | (blocks <= final) | state.infills[:, None]
+        decided = state.committed_at >= 0
+        fresh = decided & polishes & (state.committed_at == state.step[:, None] - 1)
+        current = torch.where(state.masked | fresh, blocks, state.num_slots).amin(-1, keepdim=True)
+        left = torch.where(decided & (blocks < current), state.committed_at + polishes.long(), -1).amax(-1) + 1
+        inside = state.answer & (blocks == current)
+        age = (state.step - left).clamp_min(0)
+        return Window(inside, state.exists, inside & state.masked, age, blocks=blocks, polished=True)
 
     def _limited(self, state: DenoisingState, blocks: Int[Tensor, "b l"]) -> Window:
         """Block k ends when it is full or has had `block_steps` steps, whichever comes first."""
@@ -211,6 +232,26 @@ class Pipelined(Blocks):
         return torch.where(ends, state.committed_at, state.step[:, None]).amin(-1)
 
 
+@dataclass(frozen=True, slots=True)
+class NextToken(Blocks):
+    """Open the first undecided slot and show the model what stands left of it: autoregressive decoding.
+
+    The schedule of causal models, and the only one they can follow. Every slot is a block of its own, and the open one
+    does not exist for the model: its left neighbour speaks for it. With the cache `finished-blocks` a step computes
+    that one row, once the rows of the prompt are stored.
+    """
+
+    grows: ClassVar[bool] = True
+    block_length: ClassVar[int] = 1  # type: ignore[misc]
+    align: ClassVar[Alignment] = "absolute"  # type: ignore[misc]
+
+    def window(self, state: DenoisingState, memory: Memory) -> Window:
+        first = torch.where(state.masked, state.slots, state.num_slots).amin(-1, keepdim=True)
+        inside = state.slots == first
+        visible = state.exists & (state.slots < first)
+        return Window(inside, visible, inside, torch.zeros_like(state.step), blocks=self.blocks(state))
+
+
 def _numbers(answer: Bool[Tensor, "b l"], blocks: Int[Tensor, "b l"]) -> Int[Tensor, "b l"]:
     """Number of every answer slot's block among the blocks that have any, from 1 on; given slots: of the one before."""
     highest = torch.where(answer, blocks, -1).cummax(-1).values
@@ -226,6 +267,6 @@ def _totals(number: Int[Tensor, "b l"], flags: Bool[Tensor, "b l"]) -> Float[Ten
 SCHEDULES: Registry[Schedule] = Registry(
     "schedule",
     "unmask.schedules",
-    {"whole": Whole, "sequential": Sequential, "sliding": Sliding, "pipelined": Pipelined},
+    {"whole": Whole, "sequential": Sequential, "sliding": Sliding, "pipelined": Pipelined, "next-token": NextToken},
     Schedule,
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
@@ -22,10 +22,11 @@ NEVER = -1  # value of `committed_at` while a slot is masked, and for given slot
 class Move:
     """What a decoder decided at one step."""
 
-    commit: Bool[Tensor, "b l"]  # masked slots that receive tokens
+    commit: Bool[Tensor, "b l"]  # masked slots that receive tokens, and revoked ones that receive others at once
     tokens: Int[Tensor, "b l"]  # read where commit is True
-    revoke: Bool[Tensor, "b l"] | None = None  # committed slots that become masked again
+    revoke: Bool[Tensor, "b l"] | None = None  # committed slots that become masked again, unless also in `commit`
     branch: Int[Tensor, " b"] | None = None  # which candidate canvas won, if there were several
+    chances: Float[Tensor, "b l"] | None = None  # probability of tokens that are not this step's candidates, else 0
 
     @property
     def changes(self) -> Bool[Tensor, " b"]:
@@ -179,21 +180,22 @@ class DenoisingState:
         return replace(self, **moved)  # type: ignore[arg-type]
 
     def apply(self, move: Move) -> "DenoisingState":
-        """The next state: commits and revocations done, every row one step older.
+        """The next state: revocations and commits done, in this order, every row one step older.
 
         Broken promises of a decoder (a commit on a slot that is not masked, a revocation of a given or masked slot)
         are assertion errors: they are bugs, not bad input.
         """
-        assert not bool((move.commit & ~self.masked).any()), "a decoder committed a slot that was not masked"
-        tokens = torch.where(move.commit, move.tokens, self.tokens)
-        masked = self.masked & ~move.commit
-        committed_at = torch.where(move.commit, self.step[:, None], self.committed_at)
+        tokens, masked, committed_at = self.tokens, self.masked, self.committed_at
         if move.revoke is not None:
             open_to_revocation = self.answer & ~self.masked
             assert not bool((move.revoke & ~open_to_revocation).any()), "a decoder revoked a slot it may not touch"
             tokens = torch.where(move.revoke, self.mask_id, tokens)
             masked = masked | move.revoke
             committed_at = torch.where(move.revoke, NEVER, committed_at)
+        assert not bool((move.commit & ~masked).any()), "a decoder committed a slot that was not masked"
+        tokens = torch.where(move.commit, move.tokens, tokens)
+        masked = masked & ~move.commit
+        committed_at = torch.where(move.commit, self.step[:, None], committed_at)
         return replace(self, tokens=tokens, masked=masked, committed_at=committed_at, step=self.step + 1)
 
     def fill(self, where: Bool[Tensor, "b l"], token: Int[Tensor, " b"]) -> "DenoisingState":

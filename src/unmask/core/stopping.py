@@ -46,7 +46,7 @@ class Stopping:
             return torch.zeros_like(state.masked)
         ended = first_end(state, end_ids) < state.num_slots
         if self.mode == "block" or revokes:
-            ended = ended & ~(window.open & state.masked).any(-1)
+            ended = ended & ~window.unfinished(state)
         return state.masked & (ended & ~state.infills)[:, None]
 
     def held(
@@ -75,7 +75,7 @@ def settled(state: DenoisingState, window: Window, revokes: bool) -> Bool[Tensor
     run = state.answer & (state.masked.cumsum(-1) == 0)
     if not revokes:
         return run
-    full = ~(window.open & state.masked).any(-1, keepdim=True)
+    full = ~window.unfinished(state)[:, None]
     return run & (full | (state.slots < window.first[:, None]))
 
 

@@ -284,10 +284,14 @@ class Recorder:
             self._views.append(Views.of(step, self._num_passes))
         self._num_passes += before.num_rows
         self._passes.append(torch.stack((step.row_ids, before.step, step.rows_computed), dim=1))
-        confidence = step.prediction.confidence[:, : before.num_slots].float()
-        for kind, flags in ((Kind.COMMIT, move.commit), (Kind.REVOKE, move.revoke), (Kind.FILL, step.filled)):
-            if flags is None:
-                continue
+        confidence = step.confidence.float()
+        revoked = torch.zeros_like(move.commit) if move.revoke is None else move.revoke
+        for kind, flags in (
+            (Kind.COMMIT, move.commit & ~revoked),
+            (Kind.REVOKE, revoked),
+            (Kind.COMMIT, move.commit & revoked),  # another token at once; the last event of a slot says what is in it
+            (Kind.FILL, step.filled),
+        ):
             row, slot = flags.nonzero(as_tuple=True)
             if not len(row):
                 continue

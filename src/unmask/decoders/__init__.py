@@ -2,8 +2,10 @@
 
 from unmask.decoders.base import Decoder
 from unmask.decoders.dc_leap import DcLeap
+from unmask.decoders.edit import Edit
 from unmask.decoders.either import Either
 from unmask.decoders.entropy_bound import EntropyBound
+from unmask.decoders.every_slot import EverySlot
 from unmask.decoders.klass import Klass
 from unmask.decoders.leap import Leap
 from unmask.decoders.local_leap import LocalLeap
@@ -31,12 +33,14 @@ DECODERS: Registry[Decoder] = Registry(
         "dynamic": Dynamic,
         "entropy-threshold": EntropyThreshold,
         "entropy-bound": EntropyBound,
+        "every-slot": EverySlot,
         "local-leap": LocalLeap,
         "klass": Klass,
         "wino": Wino,
         "dc-leap": DcLeap,
         "leap": Leap,
         "either": Either,
+        "edit": Edit,
         "prophet": Prophet,
         "lopa": Lopa,
     },

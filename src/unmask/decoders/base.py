@@ -30,6 +30,7 @@ class Decoder:
     revokes: ClassVar[bool] = False  # may it take tokens back? (streaming and stopping ask)
     reshapes: ClassVar[bool] = False  # may view() add slots? (caches ask)
     overreaches: ClassVar[bool] = False  # may it commit visible slots outside the window? (Prophet does)
+    drafts: ClassVar[bool] = False  # does it count on slots seeing guesses right of them? (block-causal models ask)
     schedule: ClassVar[type[Schedule] | None] = None  # set when the method needs one kind of schedule
 
     @property

@@ -35,6 +35,10 @@ class Compound(Decoder):
         return any(part.overreaches for part in self.parts)
 
     @property
+    def drafts(self) -> bool:  # type: ignore[override]
+        return any(part.drafts for part in self.parts)
+
+    @property
     def schedule(self) -> type[Schedule] | None:  # type: ignore[override]
         """The narrowest one that a part names."""
         named = [part.schedule for part in self.parts if part.schedule is not None]

@@ -6,8 +6,8 @@ ahead). Batches, temperatures, guidance, given text inside the answer and stoppi
 none of them. A temperature draws the candidates; `commit` and `draft` are compared with their probability under the
 model's own distribution.
 
-Note: on a block-causal model a slot does not see drafts in later blocks. What is left there is the rule of the run, and
-`draft=1` switches the drafts off.
+Note: on a block-causal model a slot does not see drafts in later blocks, and a run says so in a warning. What is left
+there is the rule of the run, and `draft=1` switches the drafts off.
 
 Shape letters: b batch rows, l canvas slots, s canvas plus extra slots.
 """
@@ -53,6 +53,10 @@ class DcLeap(Decoder):
         for name, bound in (("commit", self.commit), ("draft", self.draft)):
             if not 0.0 <= bound <= 1.0:
                 raise ValueError(f"{name} must be a probability, 0 to 1: got {bound}")
+
+    @property
+    def drafts(self) -> bool:  # type: ignore[override]
+        return self.draft < 1.0
 
     def begin(self, state: DenoisingState) -> Drafts:
         return torch.full_like(state.tokens, state.mask_id)

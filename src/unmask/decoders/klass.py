@@ -70,7 +70,7 @@ class Klass(Decoder):
         return Watched(nothing, torch.zeros_like(state.step), nothing.float(), torch.zeros_like(state.tokens))
 
     def asks(self, state: DenoisingState, window: Window, canvas: Canvas) -> Bool[Tensor, "b s"]:
-        asked = state.masked & (window.open if self.watch == "window" else window.visible)
+        asked = state.masked & (window.open if self.watch == "window" else window.open | window.visible)
         return functional.pad(asked, (0, canvas.extra))
 
     def decide(

@@ -40,6 +40,7 @@ class Ahead:
     slots: Int[Tensor, "b w"]  # proposals, the surest first, NOTHING behind the last
     tokens: Int[Tensor, "b w"]
     scores: Float[Tensor, "b w"]  # when they were proposed
+    chances: Float[Tensor, "b w"]  # probability of the tokens then
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,8 @@ class Lopa(Compound):
 
     def begin(self, state: DenoisingState) -> Ahead:
         nothing = torch.full((state.num_rows, self.width), NOTHING, device=state.tokens.device)
-        return Ahead(self.inner.begin(state), nothing, nothing, torch.zeros_like(nothing, dtype=torch.float32))
+        zeros = torch.zeros_like(nothing, dtype=torch.float32)
+        return Ahead(self.inner.begin(state), nothing, nothing, zeros, zeros)
 
     def fork(self, state: DenoisingState, memory: Ahead) -> tuple[DenoisingState, Int[Tensor, " c"]]:
         owner, number = candidates(memory)
@@ -120,7 +122,9 @@ class Lopa(Compound):
         ahead = self.propose(state, window, prediction, move.commit, inner)
         tried = state.slots == _of_candidate(memory.slots, owner[won], number[won], NOTHING)[:, None]
         tokens = torch.where(tried, state.tokens, move.tokens)
-        return Move(move.commit | tried, tokens, move.revoke, branch=number[won]), ahead
+        chance = _of_candidate(memory.chances, owner[won], number[won], 0.0)[:, None]
+        told = torch.where(tried, chance, 0.0)
+        return Move(move.commit | tried, tokens, move.revoke, branch=number[won], chances=told), ahead
 
     def merit(
         self, state: DenoisingState, window: Window, prediction: Prediction, proposed: Float[Tensor, " c"]
@@ -143,7 +147,8 @@ class Lopa(Compound):
         slots = functional.pad(slots, (0, self.width - slots.shape[1]))  # a canvas may have fewer slots
         exists = torch.arange(self.width, device=slots.device) < among.sum(-1, keepdim=True)
         tokens = prediction.tokens.gather(1, slots)
-        return Ahead(inner, torch.where(exists, slots, NOTHING), tokens, sure.gather(1, slots).float())
+        chances = prediction.confidence.gather(1, slots).float()
+        return Ahead(inner, torch.where(exists, slots, NOTHING), tokens, sure.gather(1, slots).float(), chances)
 
 
 def candidates(memory: Ahead) -> tuple[Int[Tensor, " c"], Int[Tensor, " c"]]:

@@ -4,13 +4,14 @@ Sources: Nie et al., LLaDA (arXiv 2502.09992), alg. 5 and its quota table; Chang
 Ye et al., Dream 7B (arXiv 2508.15487). Deviates: `steps` is spread over blocks in proportion to their length, so any
 number of steps works with any block length, and no step is wasted on a quota of 0. Dream's own timetable rounds down
 (its first forward may commit nothing and its last one several); `compat="dream"` follows it, `compat="dc-leap"` from
-its second entry on, as DC-Leap's block-wise baseline does.
+its second entry on, as DC-Leap's block-wise baseline does. dllm's samplers round half to even instead of giving the
+larger shares to the first steps (`compat="dllm"`).
 
 Shape letters: b batch rows, l canvas slots.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,6 +27,7 @@ from unmask.decoders.selection import first_only, force, top
 FIRST_TIME, LAST_TIME = 1.0, 1e-3  # Dream's time grid runs from 1 to eps
 
 Compat = Literal["none", "dream", "fast-dllm", "dc-leap"]
+Rounding = Literal["none", "dllm"]  # compat of methods whose every step commits
 
 
 def steps_of_window(steps: int | None, state: DenoisingState, window: Window, idle: bool = False) -> Int[Tensor, " b"]:
@@ -57,6 +59,26 @@ def quota(steps: int | None, state: DenoisingState, window: Window) -> Int[Tenso
     return torch.where(window.age < planned, share.clamp_min(1), size)
 
 
+def half_even_quota(steps: int | None, state: DenoisingState, window: Window) -> Int[Tensor, " b"]:
+    """dllm's share of a step: slots left over steps left of a plan for the whole window, halves rounded to even.
+
+    10 slots in 4 steps give 2, 3, 2, 3, and 32 in 5 give 6, 6, 7, 6, 7. Steps that would get 0 do not exist.
+    """
+    size, planned = window.open.sum(-1), steps_of_window(steps, state, window)
+    shares = []
+    for left, number, age in zip(size.tolist(), planned.tolist(), window.age.tolist(), strict=True):
+        for past in range(min(age, number)):
+            left -= round(left / (number - past))
+        shares.append(round(left / (number - age)) if age < number else left)
+    return torch.where(window.age < planned, torch.tensor(shares, device=size.device), size)
+
+
+def check_rounding(compat: str) -> None:
+    """Raises ValueError unless compat names a rounding."""
+    if compat not in get_args(Rounding):
+        raise ValueError(f'compat must be "none" or "dllm": got "{compat}"')
+
+
 def timetable(steps: Int[Tensor, " b"], age: Int[Tensor, " b"], masked: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     """Dream's number of slots at step `age` of `steps`: masked * (1 - t_next / t), rounded down; at the last step all.
 
@@ -81,7 +103,7 @@ class Quota(Decoder):
 
     __slots__ = ()
     steps: int | None
-    compat: Compat = "none"
+    compat: Compat | Rounding = "none"
 
     def __post_init__(self) -> None:
         check_steps(self.steps)
@@ -92,7 +114,11 @@ class Quota(Decoder):
 
     @property
     def idles(self) -> bool:
-        return self.compat != "none"
+        return not self._commits_always
+
+    @property
+    def _commits_always(self) -> bool:
+        return self.compat in get_args(Rounding)
 
     @property
     def spreads(self) -> bool:
@@ -100,14 +126,14 @@ class Quota(Decoder):
 
     def decide(self, state: DenoisingState, window: Window, prediction: Prediction, memory: Memory) -> Move:
         among = self.eligible(state, window, prediction)
-        if self.compat == "none":
-            count = quota(self.steps, state, window)
+        if self._commits_always:
+            count = (quota if self.compat == "none" else half_even_quota)(self.steps, state, window)
         else:
             planned = steps_of_window(self.steps, state, window, idle=True)
             age = window.age + 1 if self.compat == "dc-leap" else window.age
             count = timetable(planned, age, (state.masked & window.open).sum(-1))
         commit = self.choose(state, prediction, among, count)
-        if self.compat == "none":
+        if self._commits_always:
             commit = force(self.score(state, prediction), among, commit, window)
         if self.compat == "fast-dllm":
             commit = lead(window, among, commit)
@@ -130,6 +156,11 @@ class LowConfidence(Quota):
     """Commit the most confident candidates, a fixed number per step (LLaDA's `low_confidence` remasking)."""
 
     steps: int | None = None  # forward passes for the whole answer; None = one per token
+    compat: Rounding = "none"  # "dllm": shares of a step rounded half to even, larger ones anywhere
+
+    def __post_init__(self) -> None:
+        Quota.__post_init__(self)
+        check_rounding(self.compat)
 
     def score(self, state: DenoisingState, prediction: Prediction) -> Float[Tensor, "b l"]:
         return prediction.confidence[:, : state.num_slots]

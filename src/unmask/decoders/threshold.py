@@ -19,7 +19,7 @@ from unmask.core.prediction import Prediction
 from unmask.core.state import DenoisingState, Move
 from unmask.core.window import Window
 from unmask.decoders.base import Decoder, Memory
-from unmask.decoders.quota import Quota, check_steps, lead
+from unmask.decoders.quota import Quota, Rounding, check_rounding, check_steps, lead
 from unmask.decoders.selection import Score, check_score, force, rank, reaches, score_of, top
 
 
@@ -82,6 +82,11 @@ class Dynamic(Quota):
 
     threshold: float = 0.85  # tau, confidence; the bound itself fails (LLaDA2: 0.95)
     steps: int | None = None  # forward passes at most, for the whole answer; None = at least one slot each
+    compat: Rounding = "none"  # "dllm": shares of a step rounded half to even (its LLaDA2 sampler)
+
+    def __post_init__(self) -> None:
+        Quota.__post_init__(self)
+        check_rounding(self.compat)
 
     def score(self, state: DenoisingState, prediction: Prediction) -> Float[Tensor, "b l"]:
         return prediction.confidence[:, : state.num_slots]

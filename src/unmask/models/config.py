@@ -1,9 +1,10 @@
 """The shape of a backbone: one dataclass for every checkpoint family."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-AttentionPattern = Literal["bidirectional", "block_causal"]
+AttentionPattern = Literal["bidirectional", "block_causal", "causal"]
+ATTENTION_PATTERNS: tuple[AttentionPattern, ...] = get_args(AttentionPattern)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ holds a literal token id.
 from dataclasses import dataclass
 from typing import Literal
 
-from unmask.models.config import AttentionPattern
+from unmask.models.config import ATTENTION_PATTERNS, AttentionPattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,11 @@ class ModelFacts:
             raise ValueError(f"the mask id cannot end an answer: got mask_id={self.mask_id}, end_ids={self.end_ids}")
         if self.shift not in (0, 1):
             raise ValueError(f"shift must be 0 or 1: got {self.shift}")
-        if self.attention not in ("bidirectional", "block_causal"):
-            raise ValueError(f'attention must be "bidirectional" or "block_causal": got "{self.attention}"')
+        if self.attention not in ATTENTION_PATTERNS:
+            allowed = ", ".join(f'"{pattern}"' for pattern in ATTENTION_PATTERNS)
+            raise ValueError(f'attention must be one of {allowed}: got "{self.attention}"')
+        if self.attention == "causal" and self.shift != 1:
+            raise ValueError(f"a causal model's rows speak for the next slot: shift must be 1, got {self.shift}")
         if self.block_alignment not in ("prompt", "absolute"):
             raise ValueError(f'block_alignment must be "prompt" or "absolute": got "{self.block_alignment}"')
         for name, length in (("block_length", self.block_length), ("max_length", self.max_length)):

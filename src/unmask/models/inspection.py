@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from unmask.models.checkpoints import LoadedModel, find_folder, match_adapter, match_tensors, open_folder
+from unmask.models.checkpoints import LoadedModel, adapter_on, find_folder, match_tensors, open_folder
 from unmask.models.checkpoints.adapters import StoredAdapter
 from unmask.models.checkpoints.reading import DTYPES, empty_backbone, read_headers
 from unmask.models.config import BackboneConfig
@@ -83,8 +83,7 @@ def inspect_checkpoint(name_or_path: str | Path, adapter: str | Path | None = No
         CheckpointError: as `load_checkpoint` does, for everything that can be seen without weights.
     """
     folder = find_folder(name_or_path, weights=False)
-    opened = open_folder(folder)
-    added = None if adapter is None else match_adapter(opened, adapter)
+    opened = open_folder(folder, adapter=adapter_on(name_or_path, adapter))
     stored: dict[str, Any] | None = None
     dtype = torch.float32
     # a hub model's index is fetched with the JSON files, so it says nothing about the weights
@@ -106,7 +105,7 @@ def inspect_checkpoint(name_or_path: str | Path, adapter: str | Path | None = No
     else:
         stated = opened.settings.values.get("torch_dtype", opened.settings.values.get("dtype"))
         dtype = next((known for known in DTYPES.values() if str(known) == f"torch.{stated}"), dtype)
-    summary = _summary(str(name_or_path), folder, opened.config, opened.facts, opened.text, added, dtype=dtype)
+    summary = _summary(str(name_or_path), folder, opened.config, opened.facts, opened.text, opened.adapter, dtype=dtype)
     return summary | {"stored": stored}
 
 

@@ -62,13 +62,16 @@ class BackbonePredictor:
             size = canvas.tokens.shape[1]
             mask = mask & canvas.attends.gather(1, work.rows[..., None].expand(-1, -1, size))
             restricted = True
-        if self.facts.attention == "block_causal":
+        if self.facts.attention != "bidirectional":
             mask = mask & block_causal(self._blocks(positions, store), self._blocks(canvas.positions, store))
             restricted = True
         return mask if restricted else None
 
     def _blocks(self, positions: Int[Tensor, "b n"], store: KVStore) -> Int[Tensor, "b n"]:
-        """Block of every position: the whole prompt is -1 and blocks follow it, or they are counted from position 0."""
+        """Block of every position: the whole prompt is -1 and blocks follow it, or they are counted from position 0; of
+        a causal model every slot is one."""
+        if self.facts.attention == "causal":
+            return positions
         if self.facts.block_alignment == "absolute":
             return positions.div(self.facts.block_length, rounding_mode="floor")
         behind = positions - store.prompt_length[:, None]

@@ -7,19 +7,18 @@ Shape letters: b batch rows, l canvas slots.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
 
 from unmask.core.denoise import Step
 from unmask.core.schedules import SCHEDULES, Schedule
 from unmask.core.state import DenoisingState
-from unmask.core.trajectory import Kind, Trajectory
+from unmask.core.trajectory import Trajectory
 from unmask.core.views import NO_BELIEF, Views
 from unmask.errors import RequestError, UnknownNameError
+from unmask.show.reading import Change, Pieces, Sight, change_of, covered, slots_of
 from unmask.show.words import Reader
 
 
@@ -125,7 +124,7 @@ class Framer:
             raise RequestError(f"no row {row} in this run; it has rows 0 to {start.num_rows - 1}")
         self._row = row
         self._first = start.take(torch.tensor([row], device=start.tokens.device))
-        self._pieces = _Pieces(text, int(self._first.prompt_length))
+        self._pieces = Pieces(text, int(self._first.prompt_length))
         self._text, self._views = text, views
         self._before = self._first
         self._end_ids = frozenset((*end_ids, *start.end_ids))
@@ -136,7 +135,7 @@ class Framer:
 
     def first(self) -> Frame:
         """The frame before any step."""
-        return self._frame(self._first, _Change())
+        return self._frame(self._first, Change())
 
     def add(self, step: Step) -> Frame | None:
         """The frame after this step; None if the row had left the batch before it."""
@@ -144,18 +143,18 @@ class Framer:
         if not len(places):
             return None
         at = int(places[0])
-        confidence = step.prediction.confidence[at].tolist()
-        change = _Change(
-            commit={slot: confidence[slot] for slot in _slots(step.move.commit[at])},
-            revoke=set() if step.move.revoke is None else _slots(step.move.revoke[at]),
-            fill=_slots(step.filled[at]),
-            open=_slots(step.window.open[at]),
+        confidence = step.confidence[at].tolist()
+        change = Change(
+            commit={slot: confidence[slot] for slot in slots_of(step.move.commit[at])},
+            revoke=set() if step.move.revoke is None else slots_of(step.move.revoke[at]),
+            fill=slots_of(step.filled[at]),
+            open=slots_of(step.window.open[at]),
             rows=int(step.rows_computed[at]),
             seen=Views.join([Views.of(step, 0).only(step.row_ids == self._row)]) if self._views else None,
         )
         return self.apply(step.after.take(places), change)
 
-    def apply(self, after: DenoisingState, change: "_Change") -> Frame:
+    def apply(self, after: DenoisingState, change: Change) -> Frame:
         """The frame after a change that led to the state `after`, (1, l)."""
         self._nfe += 1
         self._rows += change.rows
@@ -165,12 +164,12 @@ class Framer:
         self._filled = (self._filled - change.revoke) | change.fill
         return self._frame(after, change)
 
-    def _frame(self, state: DenoisingState, change: "_Change") -> Frame:
+    def _frame(self, state: DenoisingState, change: Change) -> Frame:
         tokens, masked = state.tokens[0].tolist(), state.masked[0].tolist()
         given, committed_at = state.given[0].tolist(), state.committed_at[0].tolist()
         exists = [slot for slot, there in enumerate(state.exists[0].tolist()) if there]
         pieces = self._pieces.of([None if masked[slot] else tokens[slot] for slot in exists])
-        sight = _Sight.of(change.seen, self._text)
+        sight = Sight.of(change.seen, self._text)
         slots = []
         for slot, (text, control) in zip(exists, pieces, strict=True):
             if masked[slot]:
@@ -209,7 +208,7 @@ class Framer:
         counts = len(change.commit), len(change.revoke)
         return Frame(self._nfe, tuple(slots), self._rows, *counts, extras, sight.branch)
 
-    def _extras(self, seen: Views | None, sight: "_Sight", places: dict[int, int]) -> tuple[Extra, ...]:
+    def _extras(self, seen: Views | None, sight: Sight, places: dict[int, int]) -> tuple[Extra, ...]:
         """Extra slots of a step, by the slots they are about."""
         if seen is None or not len(seen.extras):
             return ()
@@ -272,10 +271,10 @@ def frames(
     for number, (after, (_, step, rows)) in enumerate(zip(later, alone.passes.tolist(), strict=True)):
         seen = None if views is None else views.only(numbers == number)
         if plan is not None:
-            opened = _slots(plan.window(before, memory).open[0])
+            opened = slots_of(plan.window(before, memory).open[0])
         else:
-            opened = set() if seen is None else _covered(seen.open)
-        yield framer.apply(after, _change(alone, step, opened, rows, seen))
+            opened = set() if seen is None else covered(seen.open)
+        yield framer.apply(after, change_of(alone, step, opened, rows, seen))
         before = after
 
 
@@ -287,120 +286,3 @@ def _plan(trajectory: Trajectory | None, schedule: str | Schedule | None) -> Sch
         return SCHEDULES.make(trajectory.facts["schedule"])
     except (KeyError, RequestError, UnknownNameError):
         return None
-
-
-def _change(trajectory: Trajectory, step: int, opened: set[int], rows: int, seen: Views | None) -> "_Change":
-    """What a record of one row says about one of its steps."""
-    now = trajectory.step == step
-
-    def marked(kind: Kind) -> Int[Tensor, " n"]:
-        return trajectory.slot[now & (trajectory.kind == kind)]
-
-    confidence = trajectory.confidence[now & (trajectory.kind == Kind.COMMIT)]
-    return _Change(
-        commit=dict(zip(marked(Kind.COMMIT).tolist(), confidence.tolist(), strict=True)),
-        revoke=set(marked(Kind.REVOKE).tolist()),
-        fill=set(marked(Kind.FILL).tolist()),
-        open=opened,
-        rows=rows,
-        seen=seen,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """What one step did to one row, as slot numbers of the whole canvas."""
-
-    commit: dict[int, float] = field(default_factory=dict)  # slot -> confidence
-    revoke: set[int] = field(default_factory=set)
-    fill: set[int] = field(default_factory=set)
-    open: set[int] = field(default_factory=set)
-    rows: int = 0  # hidden states computed
-    seen: Views | None = None  # of this row and step alone
-
-
-@dataclass(frozen=True, slots=True)
-class _Sight:
-    """Views of one row and step by slot; extra slots count on behind the canvas."""
-
-    candidates: dict[int, int] = field(default_factory=dict)  # token ids
-    guesses: dict[int, tuple[str, float]] = field(default_factory=dict)
-    shown: dict[int, int] = field(default_factory=dict)  # token ids of drafts
-    drafts: dict[int, str] = field(default_factory=dict)
-    hidden: set[int] = field(default_factory=set)
-    branch: int | None = None
-
-    @classmethod
-    def of(cls, seen: Views | None, text: Reader) -> "_Sight":
-        if seen is None:
-            return cls()
-        asked = seen.asked.tolist()
-        return cls(
-            {slot: token for _, slot, token in asked},
-            {
-                slot: (text.token_text(token), sure)
-                for (_, slot, token), sure in zip(asked, seen.confidence.tolist(), strict=True)
-            },
-            {slot: token for _, slot, token in seen.drafts.tolist()},
-            {slot: text.token_text(token) for _, slot, token in seen.drafts.tolist()},
-            _covered(seen.hidden),
-            int(seen.branches[0, 1]) if len(seen.branches) else None,
-        )
-
-
-def _covered(runs: Int[Tensor, "n 3"]) -> set[int]:
-    return {slot for _, first, stop in runs.tolist() for slot in range(first, stop)}
-
-
-def _slots(flags: Bool[Tensor, " l"]) -> set[int]:
-    return set(flags.nonzero()[:, 0].tolist())
-
-
-class _Pieces:
-    """Text of every slot. A character of several byte tokens needs its neighbours, so whole runs are decoded.
-
-    Runs end at masked slots and at the start of the answer, and are remembered: most of a canvas, and all of the
-    prompt, is the same from frame to frame.
-    """
-
-    def __init__(self, text: Reader, border: int) -> None:
-        self._text, self._border = text, border
-        self._runs: dict[tuple[int, ...], list[tuple[str, bool]]] = {}
-        self._literals: dict[int, str] = {}
-
-    def of(self, tokens: Sequence[int | None]) -> list[tuple[str, bool]]:
-        """Text and "is a control token" of every slot; None marks a masked slot."""
-        pieces: list[tuple[str, bool]] = []
-        fresh: dict[tuple[int, ...], list[tuple[str, bool]]] = {}
-        run: list[int] = []
-
-        def close() -> None:
-            if run:
-                key = tuple(run)
-                fresh[key] = self._runs.get(key) or self._decode(key)
-                pieces.extend(fresh[key])
-                run.clear()
-
-        for slot, token in enumerate(tokens):
-            if token is None or slot == self._border:
-                close()
-            if token is None:
-                pieces.append(("", False))
-            else:
-                run.append(token)
-        close()
-        self._runs = fresh
-        return pieces
-
-    def _decode(self, run: tuple[int, ...]) -> list[tuple[str, bool]]:
-        pieces = self._text.decode_pieces(run)
-        return [
-            (piece, False) if piece else (literal, bool(literal))
-            for piece, literal in zip(pieces, map(self._literal, run), strict=True)
-        ]
-
-    def _literal(self, token: int) -> str:
-        """Name of a token that is no text by itself, "" for all others."""
-        if token not in self._literals:
-            self._literals[token] = "" if self._text.decode([token]) else self._text.token_text(token)
-        return self._literals[token]

@@ -14,7 +14,7 @@ from typing import Any
 from unmask.errors import RequestError
 from unmask.show.frames import Extra, Frame, Slot, SlotState
 from unmask.show.player import Film, summary
-from unmask.show.terminal import UNICODE, printable
+from unmask.show.writing import UNICODE, printable
 
 STATES = tuple(SlotState)  # the page knows them by number
 FLAGS = ("control", "ends", "open", "fresh", "revoked", "hidden", "guess_ends", "draft_ends")  # bits, the lowest first

@@ -12,7 +12,9 @@ from rich.text import Text
 
 from unmask.core.trajectory import Trajectory
 from unmask.show.frames import Frame, SlotState, frames
-from unmask.show.terminal import (
+from unmask.show.terminal import Picture
+from unmask.show.words import Reader
+from unmask.show.writing import (
     AGREES,
     ASCII_ONLY,
     DIM,
@@ -22,12 +24,10 @@ from unmask.show.terminal import (
     OPEN,
     Glyphs,
     Look,
-    Picture,
     confidence_style,
     glyphs_for,
     step_style,
 )
-from unmask.show.words import Reader
 
 SPEEDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # steps per second
 JUMP = 10  # steps

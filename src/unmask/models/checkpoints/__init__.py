@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -15,9 +15,18 @@ import torch
 from unmask.errors import CheckpointError, RequestError
 from unmask.models.adapters import fold
 from unmask.models.backbone import Backbone
-from unmask.models.checkpoints.adapters import CONFIG_FILE, WEIGHTS_FILE, StoredAdapter, attach_stored, open_adapter
+from unmask.models.checkpoints.adapters import (
+    CONFIG_FILE,
+    OWN_FILE,
+    WEIGHTS_FILE,
+    StoredAdapter,
+    attach_stored,
+    open_adapter,
+    read_own_section,
+)
 from unmask.models.checkpoints.dream import DREAM
-from unmask.models.checkpoints.family import Family
+from unmask.models.checkpoints.family import OWN_SECTION, Family, own_settings
+from unmask.models.checkpoints.included import adapter_on, included_folder, included_models
 from unmask.models.checkpoints.llada import LLADA
 from unmask.models.checkpoints.reading import (
     DTYPES,
@@ -39,9 +48,11 @@ __all__ = [
     "Family",
     "LoadedModel",
     "Opened",
+    "adapter_on",
     "find_adapter",
     "find_family",
     "find_folder",
+    "included_models",
     "load_checkpoint",
     "open_folder",
 ]
@@ -82,6 +93,7 @@ class Opened:
     config: BackboneConfig
     facts: ModelFacts
     text: Text
+    adapter: StoredAdapter | None = None  # on top of it; of the hub, with its weights
 
 
 def load_checkpoint(
@@ -97,30 +109,32 @@ def load_checkpoint(
     """Load a checkpoint.
 
     Args:
-        name_or_path: "builtin" for the small model that comes with the package, a folder, or a model of the hub as
-            "organisation/name", with "@revision" behind it if wanted.
+        name_or_path: "builtin" for the small model that comes with the package, "builtin:NAME" for a variant of it, a
+            folder, or a model of the hub as "organisation/name", with "@revision" behind it if wanted.
         device: "auto" is the first CUDA device if there is one, else the CPU; any other name as torch knows it.
         dtype: "auto" is the stored dtype, but float32 on a CPU for a model of up to a billion parameters; else
             "float32", "bfloat16", "float16", "float64", or the torch dtype.
-        attention: replaces the pattern the checkpoint states, for students trained elsewhere.
-        block_length: slots per block of block-causal attention; replaces what the checkpoint states.
-        adapter: a LoRA adapter in peft's format, a folder or a hub name.
+        attention: replaces the pattern that checkpoint and adapter state, for students trained elsewhere.
+        block_length: slots per block of block-causal attention; replaces what checkpoint and adapter state.
+        adapter: a LoRA adapter in peft's format, a folder or a hub name; what its folder says about attention (see
+            `checkpoints.adapters`) replaces what the checkpoint says.
         merge: add the adapter to the weights, for speed; False leaves it beside them, to be trained or switched off.
 
     Raises:
         CheckpointError: if it cannot be found, read, or does not fit its config; or the adapter does not fit it.
-        RequestError: if the device or dtype is not available.
+        RequestError: if the device or dtype is not available, or a variant that is an adapter is given another one.
     """
-    opened = open_folder(find_folder(name_or_path), attention=attention, block_length=block_length)
+    folder = find_folder(name_or_path)
+    adapter = adapter_on(name_or_path, adapter)
+    opened = open_folder(folder, attention=attention, block_length=block_length, adapter=adapter)
     headers = read_headers(opened.folder)
     backbone, names = match_tensors(opened, headers)
-    stored = None if adapter is None else match_adapter(opened, adapter)
     target = choose_device(device)
     chosen = choose_dtype(dtype, target, headers, names)
     fill(backbone, names, headers, device=target, dtype=chosen)
     backbone.eval()
-    if stored is not None:
-        attach_stored(backbone, stored)
+    if opened.adapter is not None:
+        attach_stored(backbone, opened.adapter)
         if merge:
             fold(backbone)
     return LoadedModel(
@@ -131,18 +145,8 @@ def load_checkpoint(
         opened.folder,
         dtype=chosen,
         device=target,
-        adapter=stored,
+        adapter=opened.adapter,
     )
-
-
-def match_adapter(opened: Opened, name_or_path: str | Path) -> StoredAdapter:
-    """Find an adapter and compare it with the model it is for; reads no weights, but downloads those of a hub name.
-
-    Raises:
-        CheckpointError: if it cannot be found or read, or does not fit.
-    """
-    names = opened.family.tensor_names(opened.config)
-    return open_adapter(str(name_or_path), find_adapter(name_or_path), opened.config, names, opened.family.name)
 
 
 def find_adapter(name_or_path: str | Path) -> Path:
@@ -162,7 +166,7 @@ def find_adapter(name_or_path: str | Path) -> Path:
         raise CheckpointError(
             f'no adapter "{name}": there is no such folder, and it is no hub name of the form "organisation/name"'
         )
-    return _download(match["repository"], match["revision"], (CONFIG_FILE, WEIGHTS_FILE))
+    return _download(match["repository"], match["revision"], (CONFIG_FILE, WEIGHTS_FILE, OWN_FILE))
 
 
 def find_folder(name_or_path: str | Path, *, weights: bool = True) -> Path:
@@ -173,12 +177,9 @@ def find_folder(name_or_path: str | Path, *, weights: bool = True) -> Path:
         weights: False leaves the weights out of a download.
     """
     name = str(name_or_path)
-    included = re.fullmatch(r"builtin(:(?P<variant>[\w-]+))?", name)
+    included = included_folder(name)
     if included is not None:
-        folder = Path(str(resources.files("unmask"))) / "builtin" / (included["variant"] or "")
-        if not (folder / "config.json").is_file():
-            raise CheckpointError(f'"{name}" is not part of this installation of unmask: {folder} holds no config.json')
-        return folder
+        return included
     path = Path(name).expanduser()
     if path.is_dir():
         return path
@@ -209,9 +210,19 @@ def _download(repository: str, revision: str | None, patterns: tuple[str, ...]) 
         ) from error
 
 
-def open_folder(folder: Path, *, attention: AttentionPattern | None = None, block_length: int | None = None) -> Opened:
-    """Read config and tokenizer of a checkpoint folder and check them against each other."""
+def open_folder(
+    folder: Path,
+    *,
+    attention: AttentionPattern | None = None,
+    block_length: int | None = None,
+    adapter: str | Path | None = None,
+) -> Opened:
+    """Read config and tokenizer of a checkpoint folder, and config and headers of an adapter, and check that they fit;
+    arguments and errors as for `load_checkpoint`."""
     settings = Settings.read(folder)
+    beside = None if adapter is None else find_adapter(adapter)
+    if beside is not None and (own := read_own_section(beside)):
+        settings = Settings(settings.path, {**settings.values, OWN_SECTION: {**own_settings(settings).values, **own}})
     family = find_family(settings)
     try:
         config = family.read_config(settings)
@@ -237,7 +248,10 @@ def open_folder(folder: Path, *, attention: AttentionPattern | None = None, bloc
             f"{text.id_of(named)}; config.json is followed",
             stacklevel=3,
         )
-    return Opened(folder, settings, family, config, facts, text)
+    stored = None
+    if beside is not None:
+        stored = open_adapter(str(adapter), beside, config, family.tensor_names(config), family.name)
+    return Opened(folder, settings, family, config, facts, text, stored)
 
 
 def find_family(settings: Settings) -> Family:

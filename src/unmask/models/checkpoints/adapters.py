@@ -3,6 +3,9 @@
 Source: the files of published adapters (D2F, dParallel) and of peft's `save_pretrained`. A tensor is called
 `base_model.model.<published name of the layer>.lora_A.weight`, or `lora_B`. What an adapter needs beyond A and B
 (trained biases or whole layers, DoRA, initialisations that change the base) is refused by name.
+
+An adapter that changes who sees whom (D2F) has a third file of ours beside them, `unmask.json`, which peft never opens:
+the "unmask" section of the config.json that its model would have.
 """
 
 import json
@@ -27,6 +30,7 @@ from unmask.models.adapters import (
     warn_of_unmatched,
 )
 from unmask.models.backbone import Backbone
+from unmask.models.checkpoints.family import OWN_SECTION, own_section, own_settings
 from unmask.models.checkpoints.reading import (
     DTYPES,
     Settings,
@@ -41,6 +45,7 @@ from unmask.models.files import read_json
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
+OWN_FILE = "unmask.json"
 PREFIX = "base_model.model."
 # Some trainers store what is in memory, where peft puts the adapter's name behind lora_A.
 _TENSOR = re.compile(r"(base_model\.model\.)?(?P<module>.+)\.lora_(?P<part>[AB])(\.default)?\.weight")
@@ -130,6 +135,21 @@ def read_lora_config(folder: Path) -> LoraConfig:
         )
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{settings.path}: {error}") from error
+
+
+def read_own_section(folder: Path) -> dict[str, Any]:
+    """What an adapter's folder says about its model's attention, as the "unmask" section of a config.json would; empty
+    where it says nothing.
+
+    Raises:
+        CheckpointError: if the file is invalid.
+    """
+    path = folder / OWN_FILE
+    if not path.exists():
+        return {}
+    own = own_settings(Settings(path, {OWN_SECTION: read_json(path)}))
+    own.count("block_length", 1)
+    return dict(own.values)
 
 
 def _names(settings: Settings, key: str) -> tuple[str, ...] | str:
@@ -247,7 +267,7 @@ def save_adapter(backbone: Backbone, adapter: Adapter, folder: Path, *, base: st
     """Write a backbone's adapter, all of it or nothing.
 
     Args:
-        backbone: with the adapter attached.
+        backbone: with the adapter attached; its attention is written too unless it is bidirectional.
         adapter: as `attach` or `attach_stored` returned it.
         folder: to make; one that holds an adapter and nothing else is replaced.
         base: name of the model below it; None keeps what the config says.
@@ -255,7 +275,8 @@ def save_adapter(backbone: Backbone, adapter: Adapter, folder: Path, *, base: st
     Raises:
         CheckpointError: if the folder exists and holds anything else.
     """
-    strange = {path.name for path in folder.glob("*")} - {CONFIG_FILE, WEIGHTS_FILE} if folder.exists() else set()
+    files = {CONFIG_FILE, WEIGHTS_FILE, OWN_FILE}
+    strange = {path.name for path in folder.glob("*")} - files if folder.exists() else set()
     if folder.is_file() or strange:
         raise CheckpointError(f"{folder}: exists and holds more than an adapter; choose another")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -272,6 +293,8 @@ def save_adapter(backbone: Backbone, adapter: Adapter, folder: Path, *, base: st
         (fresh / WEIGHTS_FILE).chmod(0o644)  # safetensors leaves its files readable by their owner only
         written = json.dumps(_written(adapter.config, base), indent=2) + "\n"
         (fresh / CONFIG_FILE).write_text(written, encoding="utf-8")
+        if own := own_section(backbone.config):
+            (fresh / OWN_FILE).write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")
         if folder.exists():
             folder.rename(Path(temporary) / "old")
         fresh.rename(folder)

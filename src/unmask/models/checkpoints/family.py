@@ -6,7 +6,7 @@ from typing import Any
 
 from unmask.errors import CheckpointError
 from unmask.models.checkpoints.reading import Settings
-from unmask.models.config import BackboneConfig
+from unmask.models.config import ATTENTION_PATTERNS, BackboneConfig
 from unmask.models.facts import ModelFacts
 from unmask.models.text import Text
 
@@ -30,16 +30,25 @@ class Family:
 def own_settings(settings: Settings) -> Settings:
     """The "unmask" section of config.json, empty where there is none.
 
-    Keys: `attention` ("bidirectional" or "block_causal"), `block_length` (slots), `block_alignment` ("prompt" or
-    "absolute", see `ModelFacts`).
+    Keys: `attention` ("bidirectional", "block_causal" or "causal"), `block_length` (slots), `block_alignment` ("prompt"
+    or "absolute", see `ModelFacts`).
     """
     section: Any = settings.values.get(OWN_SECTION, {})
     if not isinstance(section, dict):
         raise settings.wrong(OWN_SECTION, "an object")
     own = Settings(settings.path, section)
-    own.must_be("attention", "bidirectional", "block_causal", default="bidirectional")
+    own.must_be("attention", *ATTENTION_PATTERNS, default="bidirectional")
     own.must_be("block_alignment", "prompt", "absolute", default="prompt")
     return own
+
+
+def own_section(config: BackboneConfig) -> dict[str, Any]:
+    """What the "unmask" section has to hold for a backbone to be read as it is; nothing for a bidirectional one. Blocks
+    are counted from the prompt's end, as an absent `block_alignment` says."""
+    if config.attention == "bidirectional":
+        return {}
+    blocks = {"block_length": config.block_length} if config.attention == "block_causal" else {}
+    return {"attention": config.attention, **blocks}
 
 
 def gather_facts(
@@ -58,7 +67,7 @@ def gather_facts(
         config: the backbone's sizes.
         text: the tokenizer.
         family: name of the family.
-        shift: 0 or 1, see `ModelFacts.shift`.
+        shift: 0 or 1, see `ModelFacts.shift`; a row of a causal model speaks for the next slot, whatever its family.
         end_tokens: further tokens that end an answer; those the tokenizer does not have are skipped.
 
     Raises:
@@ -77,7 +86,7 @@ def gather_facts(
             end_ids=tuple(dict.fromkeys(token for token in ends if token is not None)),
             banned_ids=masks,
             vocab_size=config.vocab_size,
-            shift=shift,
+            shift=1 if config.attention == "causal" else shift,
             attention=config.attention,
             block_length=config.block_length,
             family=family,
