@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 import unmask
-from unmask.bench.problems import grade, suite_problems
 from unmask.core.canvas import Canvas, ForwardPlan
 from unmask.core.denoise import Step
 from unmask.core.window import Window
 from unmask.decoders.compound import decision_of
 from unmask.decoders.leap import Leap, LookAhead
+from unmask.evaluation.problems import grade, suite_problems
 from unmask.evaluation.tasks import Problem
 from unmask.generation import Model, encode
 from unmask.models.predictor import BackbonePredictor

@@ -59,7 +59,7 @@ def test_what_is_neither_a_spec_nor_such_an_object_is_refused(other: object) -> 
         (
             SCHEDULES,
             "sequental(block_length=4)",
-            r'no schedule named "sequental"; known: pipelined, sequential, sliding, whole\. Did',
+            r'no schedule named "sequental"; known: next-token, pipelined, sequential, sliding, whole\. Did',
         ),
         (CACHES, "xyz", r'no cache named "xyz"; known: delayed, dual, .*, window\.$'),
     ],

@@ -16,10 +16,10 @@ import unmask
 from fakes import FunctionPredictor
 from unmask.bench import environment
 from unmask.bench.contestants import Contestant, grid
-from unmask.bench.problems import EXACT, grade
 from unmask.bench.runner import Row, batched, bench, num_ticks, rotated
 from unmask.core.state import DenoisingState
 from unmask.errors import CompositionError, RequestError, UnknownNameError
+from unmask.evaluation.problems import EXACT, grade
 from unmask.evaluation.tasks import Problem
 from unmask.generation import Recipe, complete, start_state
 

@@ -217,4 +217,5 @@ def test_a_model_can_be_read_as_a_block_causal_one() -> None:
     options = ["--model", CHECKPOINT, "--preset", "d2f", "--length", "32", "--json"]
     told = json.loads(invoke("generate", "we sort: 3 1 2", *options, "--attention", "block_causal").stdout)
     assert told["cache"] == "finished-blocks" and told["schedule"].startswith("pipelined")
-    refused(invoke("generate", "a", *options, "--attention", "causal"), "block_causal")
+    refused(invoke("generate", "a", *options, "--attention", "causal"), 'schedule="next-token"')
+    refused(invoke("generate", "a", *options, "--attention", "blocky"), "block_causal")

@@ -16,9 +16,10 @@ from unmask.cli.listing import field_comments
 from unmask.core.schedules import SCHEDULES, Sequential
 from unmask.decoders import DECODERS
 from unmask.decoders.quota import TopkMargin
+from unmask.evaluation.tasks import PUBLISHED
 from unmask.models.checkpoints import FAMILIES
 
-REGISTRIES: dict[str, Any] = {"decoders": DECODERS, "caches": CACHES, "schedules": SCHEDULES}
+REGISTRIES: dict[str, Any] = {"decoders": DECODERS, "caches": CACHES, "schedules": SCHEDULES, "tasks": PUBLISHED}
 
 
 def test_everything_has_its_line() -> None:

@@ -1,6 +1,6 @@
 """The methods of a benchmark: how they are written, the two that always run, and the named grids."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Literal
@@ -60,6 +60,7 @@ class Contestant:
     temperature: float = 0.0  # 0 = greedy
     stop: Literal["tail", "block", "none"] = "tail"
     baseline: Baseline = ""
+    model: str | None = None  # name of one of its own; None = that of the benchmark
 
     def recipe(self, facts: ModelFacts) -> Recipe:
         """The parts, checked against each other and the model.
@@ -80,8 +81,10 @@ BASELINES = (
 def parse(text: str, schedule: str | None = None, cache: str | None = None) -> Contestant:
     """Read "DECODER", "DECODER @ SCHEDULE", "DECODER @ CACHE" or "DECODER @ SCHEDULE @ CACHE".
 
+    With "@ builtin:NAME" the method runs on that variant of the built-in model.
+
     Args:
-        text: specs joined by "@"; a part behind the decoder is known by its name to be a schedule or a cache.
+        text: specs joined by "@"; a part behind the decoder is known by its name to be a schedule, a cache or a model.
         schedule, cache: for a method that names none.
 
     Raises:
@@ -97,7 +100,8 @@ def parse(text: str, schedule: str | None = None, cache: str | None = None) -> C
         if kind in chosen:
             raise RequestError(f'"{text}" has two {kind}s, "{chosen[kind]}" and "{part}"; give one')
         chosen[kind] = part
-    return _composed(decoder, decoder, chosen.get("schedule", schedule), chosen.get("cache", cache))
+    found = _composed(decoder, decoder, chosen.get("schedule", schedule), chosen.get("cache", cache))
+    return replace(found, model=chosen.get("model"))
 
 
 def of_preset(spec: str) -> Contestant:
@@ -117,6 +121,8 @@ def _kind(part: str) -> str:
         return "schedule"
     if name in CACHES:
         return "cache"
+    if name.partition(":")[0] == "builtin":
+        return "model"
     raise UnknownNameError("schedule or cache", name, [*SCHEDULES, *CACHES])
 
 
@@ -152,21 +158,27 @@ def grid(name: str, length: int, schedule: str | None = None, cache: str | None 
     return [_composed(label, decoder, schedule, cache) for label, decoder in methods]
 
 
-def line_up(contestants: Iterable[Contestant], facts: ModelFacts) -> list[tuple[Contestant, Recipe]]:
+def line_up(
+    contestants: Iterable[Contestant], facts: ModelFacts, others: Mapping[str, ModelFacts] | None = None
+) -> list[tuple[Contestant, Recipe]]:
     """The baselines first, then the others in their order; a method that equals an earlier one is dropped.
+
+    Args:
+        facts: those of the benchmark's model.
+        others: those of every model that a contestant names.
 
     Raises:
         RequestError: two different methods of one name.
         UnknownNameError, RequestError, CompositionError: a method that cannot run.
     """
     methods: list[tuple[Contestant, Recipe]] = []
-    seen: list[dict[str, Any]] = []
+    seen: list[tuple[str | None, dict[str, Any]]] = []
     for contestant in (*BASELINES, *(replace(one, baseline="") for one in contestants)):
-        recipe = contestant.recipe(facts)
-        if recipe.specs() in seen:
+        recipe = contestant.recipe(facts if contestant.model is None else (others or {})[contestant.model])
+        if (contestant.model, recipe.specs()) in seen:
             continue
-        if any(contestant.name == other.name for other, _ in methods):
+        if any((contestant.model, contestant.name) == (other.model, other.name) for other, _ in methods):
             raise RequestError(f'two different methods are named "{contestant.name}"; give each its own name')
-        seen.append(recipe.specs())
+        seen.append((contestant.model, recipe.specs()))
         methods.append((contestant, recipe))
     return methods

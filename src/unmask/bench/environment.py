@@ -11,7 +11,7 @@ from unmask.core.denoise import MaskPredictor
 from unmask.errors import CheckpointError
 from unmask.generation import Model
 from unmask.models.backbone import Backbone
-from unmask.models.checkpoints import find_adapter, find_folder
+from unmask.models.checkpoints import adapter_on, find_adapter, find_folder
 from unmask.models.checkpoints.adapters import WEIGHTS_FILE
 from unmask.models.checkpoints.reading import read_headers
 from unmask.models.guidance import Guided
@@ -54,7 +54,8 @@ def weights_hash(source: str, adapter: str | None = None) -> str | None:
         files = {header.file for header in read_headers(find_folder(source)).values()}
     except CheckpointError:
         return None
-    files_in_order = [*sorted(files), *([] if adapter is None else [find_adapter(adapter) / WEIGHTS_FILE])]
+    added = adapter_on(source, adapter)
+    files_in_order = [*sorted(files), *([] if added is None else [find_adapter(added) / WEIGHTS_FILE])]
     digests = [_digest(file) for file in files_in_order]
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode("ascii")).hexdigest()
 

@@ -34,6 +34,7 @@ class Summary:
 
     task: str  # or ALL
     method: str
+    model: str  # it ran on
     baseline: Baseline
     problems: int
     correct: int
@@ -102,11 +103,11 @@ def report(rows: Iterable[Row]) -> Report:
     if not rows:
         raise RequestError("got no rows to report on")
     tasks = list(dict.fromkeys(row.task for row in sorted(rows, key=lambda row: row.problem)))
-    methods = list(dict.fromkeys(row.method for row in sorted(rows, key=lambda row: row.baseline or "Z")))
+    methods = list(dict.fromkeys(_method_of(row) for row in sorted(rows, key=lambda row: row.baseline or "Z")))
     summaries: list[Summary] = []
     for task in tasks if len(tasks) == 1 else [*tasks, ALL]:
         summaries += _of_task(task, methods, [row for row in rows if task in (row.task, ALL)])
-    first = rows[0]
+    first = next((row for row in rows if row.baseline), rows[0])  # the baselines run on the benchmark's own model
     names = ("started", "model", "weights_hash", "parameters", "dtype", "device", "hardware", "threads", "versions")
     facts = {name: getattr(first, name) for name in (*names, "length", "batch_size", "template")}
     return Report(summaries, notes(rows), facts | {"repeats": _num_repeats(rows)})
@@ -119,8 +120,13 @@ def _answered_by_all(rows: list[Row]) -> list[Row]:
     return [row for row in rows if answers[row.problem, row.repeat] == methods]
 
 
-def _of_task(task: str, methods: list[str], rows: list[Row]) -> list[Summary]:
-    groups = {method: [row for row in rows if row.method == method] for method in methods}
+def _method_of(row: Row) -> tuple[str, str]:
+    """A method and the model it ran on."""
+    return row.method, row.model
+
+
+def _of_task(task: str, methods: list[tuple[str, str]], rows: list[Row]) -> list[Summary]:
+    groups = {method: [row for row in rows if _method_of(row) == method] for method in methods}
     bases: dict[str, list[Row]] = {group[0].baseline: group for group in groups.values() if group[0].baseline}
     return [_summary(task, group, bases) for group in groups.values()]
 
@@ -136,6 +142,7 @@ def _summary(task: str, rows: list[Row], bases: dict[str, list[Row]]) -> Summary
     return Summary(
         task=task,
         method=first.method,
+        model=first.model,
         baseline=first.baseline,
         problems=len(once),
         correct=correct,
@@ -194,7 +201,7 @@ def speeds(rows: list[Row]) -> list[float]:
 
 def _num_repeats(rows: Sequence[Row]) -> int:
     """Repeats that count."""
-    return len(speeds([row for row in rows if row.method == rows[0].method]))
+    return len(speeds([row for row in rows if _method_of(row) == _method_of(rows[0])]))
 
 
 def median_speed(rows: list[Row]) -> float:
@@ -222,6 +229,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
             f"N tokens/step plans {first.length}/N steps for all {first.length} slots; an answer that ends early takes "
             "fewer."
         )
+    if len({row.model for row in rows}) > 1:
+        found.append("on NAME: a method that runs on a model of its own; all others run on the one named above.")
     if any(row.drift is not None for row in rows):
         found.append(
             "drift: committed tokens that would have been others without the cache, step by step, in percent, mean per "
@@ -245,11 +254,16 @@ def headings(whole: Report) -> tuple[str, ...]:
     return (*HEADINGS, "drift") if measured else HEADINGS
 
 
-def cells(summary: Summary) -> tuple[str, ...]:
+def label(summary: Summary, whole: Report) -> str:
+    """What a table or plot calls a method: its name, and its model where that is not the benchmark's."""
+    return summary.method + ("" if summary.model == whole.facts["model"] else f" on {summary.model}")
+
+
+def cells(summary: Summary, whole: Report) -> tuple[str, ...]:
     """One line of the table, as in `headings`."""
     drift = () if summary.drift is None else (f"{100 * summary.drift:.1f}",)
     return (
-        f"{summary.baseline or ' '} {summary.method}",
+        f"{summary.baseline or ' '} {label(summary, whole)}",
         f"{100 * summary.accuracy:.1f}",
         f"{100 * summary.accuracy_low:.0f}-{100 * summary.accuracy_high:.0f}",
         f"{summary.nfe:.1f}",
@@ -309,7 +323,7 @@ def _table(whole: Report, task: str) -> Table:
         else:
             table.add_column(heading, justify="right", no_wrap=True)
     for summary in whole.of(task):
-        table.add_row(*map(Text, cells(summary)), style="bold" if summary.baseline else None)
+        table.add_row(*map(Text, cells(summary, whole)), style="bold" if summary.baseline else None)
     return table
 
 
@@ -319,7 +333,7 @@ def markdown(whole: Report) -> str:
     for task in whole.tasks:
         parts.append(f"**{title(whole, task)}**")
         names = headings(whole)
-        lines = [names, ("---", *["---:"] * (len(names) - 1)), *(cells(one) for one in whole.of(task))]
+        lines = [names, ("---", *["---:"] * (len(names) - 1)), *(cells(one, whole) for one in whole.of(task))]
         parts.append("\n".join("| " + " | ".join(cell.strip() for cell in line) + " |" for line in lines))
     parts.append("\n".join(f"* {note}" for note in whole.notes))
     return "\n\n".join(parts) + "\n"

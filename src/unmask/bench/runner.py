@@ -9,7 +9,7 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import zip_longest
@@ -19,11 +19,11 @@ import torch
 
 from unmask.bench import environment
 from unmask.bench.contestants import Baseline, Contestant, line_up
-from unmask.bench.problems import grade, grader
 from unmask.core.metrics import Counts
 from unmask.core.state import DenoisingState
 from unmask.core.stopping import FinishReason
 from unmask.errors import RequestError
+from unmask.evaluation.problems import grade, grader
 from unmask.evaluation.tasks import Problem
 from unmask.generation import DEFAULT_LENGTH, Completion, Model, Recipe, complete, encode
 
@@ -86,11 +86,26 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """What one method made of one batch."""
+class _Entrant:
+    """A method and the model it runs on."""
 
     contestant: Contestant
     recipe: Recipe
+    model: Model
+    prompts: list[list[int]]  # of every problem, in the model's tokens
+    facts: dict[str, Any]  # what all of its rows say about the model and the machine
+
+    @property
+    def key(self) -> str:
+        """Tells it from the others."""
+        return f"{self.contestant.name} on {self.model.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What one method made of one batch."""
+
+    entrant: _Entrant
     completions: list[Completion]
     seconds: float
 
@@ -105,6 +120,7 @@ def bench(
     batch_size: int = 1,
     seed: int = 0,
     drift: bool = False,
+    others: Mapping[str, Model] | None = None,
     clock: Callable[[], float] = time.perf_counter,
     tick: Callable[[], None] = lambda: None,
 ) -> Iterator[Row]:
@@ -121,6 +137,7 @@ def bench(
         batch_size: problems of one task decoded together.
         seed: problem i draws from stream seed + i, whatever the method and the batch.
         drift: also measure how many commits each cache has changed, in a run of its own outside the clock.
+        others: the models that contestants name as their own, by these names.
         clock: tells seconds.
         tick: called outside the clock whenever a method has decoded a batch, also in the warm-up; see `num_ticks`.
 
@@ -132,18 +149,23 @@ def bench(
             raise RequestError(f"{name} must be at least 1: got {value}")
     if not problems:
         raise RequestError("got no problems; give at least one")
-    methods, prompts = line_up(contestants, model.facts), encoded(model, problems, length)
-    return _Run(model, list(problems), prompts, methods, length, batch_size, seed, drift, clock, tick).rows(repeats)
+    others = others or {}
+    lined = line_up(contestants, model.facts, {name: one.facts for name, one in others.items()})
+    used = {one.model: model if one.model is None else others[one.model] for one, _ in lined}
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    about = {name: (encoded(one, problems, length), _facts_of(one, started)) for name, one in used.items()}
+    entrants = [
+        _Entrant(contestant, recipe, used[contestant.model], *about[contestant.model]) for contestant, recipe in lined
+    ]
+    return _Run(list(problems), entrants, length, batch_size, seed, drift, clock, tick).rows(repeats)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
     """A checked benchmark, ready to go."""
 
-    model: Model
     problems: list[Problem]
-    prompts: list[list[int]]
-    methods: list[tuple[Contestant, Recipe]]
+    entrants: list[_Entrant]
     length: int
     batch_size: int
     seed: int
@@ -155,38 +177,38 @@ class _Run:
     drifts: dict[tuple[str, int], float | None] = field(default_factory=dict)  # by method and problem
 
     def rows(self, repeats: int) -> Iterator[Row]:
-        shared = self._shared_facts()
         batches = batched(self.problems, self.batch_size)
-        for _, recipe in self.methods:  # warm-up, not counted
-            complete(self.model, self._state(batches[0]), recipe, record=False)
+        for entrant in self.entrants:  # warm-up, not counted
+            complete(entrant.model, self._state(entrant, batches[0]), entrant.recipe, record=False)
             self.tick()
         for repeat in range(repeats):
             for number, batch in enumerate(batches):
-                turns = [self._turn(batch, *method) for method in rotated(self.methods, number + repeat)]
+                turns = [self._turn(batch, entrant) for entrant in rotated(self.entrants, number + repeat)]
                 self._grade(batch, turns)
                 if self.drift and repeat == 0:
                     self._measure_drift(batch)
                 for turn in turns:
-                    yield from self._turn_rows(turn, batch, number, repeat, shared)
+                    yield from self._turn_rows(turn, batch, number, repeat)
 
-    def _state(self, batch: list[int]) -> DenoisingState:
+    def _state(self, entrant: _Entrant, batch: list[int]) -> DenoisingState:
+        facts = entrant.model.facts
         return DenoisingState.start(
-            [self.prompts[index] for index in batch],
+            [entrant.prompts[index] for index in batch],
             self.length,
-            mask_id=self.model.facts.mask_id,
-            end_ids=self.model.facts.end_ids,
-            shift=self.model.facts.shift,
+            mask_id=facts.mask_id,
+            end_ids=facts.end_ids,
+            shift=facts.shift,
             seeds=[self.seed + index for index in batch],
-            device=self.model.device,
+            device=entrant.model.device,
         )
 
-    def _turn(self, batch: list[int], contestant: Contestant, recipe: Recipe) -> _Turn:
-        state = self._state(batch)
+    def _turn(self, batch: list[int], entrant: _Entrant) -> _Turn:
+        state = self._state(entrant, batch)
         begun = self.clock()
-        completions = complete(self.model, state, recipe, record=False)
+        completions = complete(entrant.model, state, entrant.recipe, record=False)
         seconds = self.clock() - begun
         self.tick()
-        return _Turn(contestant, recipe, completions, seconds)
+        return _Turn(entrant, completions, seconds)
 
     def _grade(self, batch: list[int], turns: list[_Turn]) -> None:
         """Grade what no other method or repeat has answered to the same problem."""
@@ -201,34 +223,34 @@ class _Run:
 
     def _measure_drift(self, batch: list[int]) -> None:
         """Decode once more, with a second forward pass per step; nothing stored is nothing changed."""
-        for contestant, recipe in self.methods:
+        for entrant in self.entrants:
             found: list[float | None] = [0.0] * len(batch)
-            if recipe.cache.keeps:
-                completions = complete(self.model, self._state(batch), recipe, record=False, drift=True)
+            if entrant.recipe.cache.keeps:
+                state = self._state(entrant, batch)
+                completions = complete(entrant.model, state, entrant.recipe, record=False, drift=True)
                 found = [completion.drift for completion in completions]
-            self.drifts.update(zip(((contestant.name, index) for index in batch), found, strict=True))
+            self.drifts.update(zip(((entrant.key, index) for index in batch), found, strict=True))
 
-    def _turn_rows(
-        self, turn: _Turn, batch: list[int], number: int, repeat: int, shared: dict[str, Any]
-    ) -> Iterator[Row]:
-        config: dict[str, Any] = {**turn.recipe.specs(), "length": self.length}
-        config["guidance"] = environment.guidance_of(self.model.predictor)
+    def _turn_rows(self, turn: _Turn, batch: list[int], number: int, repeat: int) -> Iterator[Row]:
+        entrant = turn.entrant
+        config: dict[str, Any] = {**entrant.recipe.specs(), "length": self.length}
+        config["guidance"] = environment.guidance_of(entrant.model.predictor)
         seconds = turn.seconds / len(batch)
         for index, completion in zip(batch, turn.completions, strict=True):
             counts = Counts(
                 len(completion.tokens), completion.finish_reason == "stop", completion.nfe, completion.rows_computed
             )
-            problem, method = self.problems[index], turn.contestant.name
+            problem, key = self.problems[index], (entrant.key, index)
             yield Row(
                 task=problem.task,
                 problem=index,
                 key=problem.key,
                 prompt_hash=digest(problem.prompt, 16),
-                prompt_tokens=len(self.prompts[index]),
+                prompt_tokens=len(entrant.prompts[index]),
                 few_shot=0,
                 grader=grader(problem),
-                method=method,
-                baseline=turn.contestant.baseline,
+                method=entrant.contestant.name,
+                baseline=entrant.contestant.baseline,
                 repeat=repeat,
                 batch=number,
                 batch_rows=len(batch),
@@ -243,29 +265,30 @@ class _Run:
                 batch_seconds=turn.seconds,
                 tokens_per_second=counts.tokens_per_second(seconds),
                 finish_reason=completion.finish_reason,
-                changed=self.first_tokens.setdefault((method, index), completion.tokens) != completion.tokens,
-                drift=self.drifts.get((method, index)),
+                changed=self.first_tokens.setdefault(key, completion.tokens) != completion.tokens,
+                drift=self.drifts.get(key),
                 batch_size=self.batch_size,
                 seed=self.seed + index,
                 config_hash=digest(json.dumps(config, sort_keys=True), 12),
                 **config,
-                **shared,
+                **entrant.facts,
             )
 
-    def _shared_facts(self) -> dict[str, Any]:
-        model = self.model
-        return {
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            "template": "chat" if model.text.has_template else "plain",
-            "model": " + ".join(model.origin.values()),
-            "weights_hash": environment.weights_hash(model.source, model.adapter),
-            "parameters": environment.num_parameters(model),
-            "dtype": environment.dtype_of(model),
-            "device": str(model.device),
-            "hardware": environment.hardware(model.device),
-            "threads": torch.get_num_threads(),
-            "versions": environment.versions(),
-        }
+
+def _facts_of(model: Model, started: str) -> dict[str, Any]:
+    """What all rows of a model's methods have in common."""
+    return {
+        "started": started,
+        "template": "chat" if model.text.has_template else "plain",
+        "model": " + ".join(model.origin.values()),
+        "weights_hash": environment.weights_hash(model.source, model.adapter),
+        "parameters": environment.num_parameters(model),
+        "dtype": environment.dtype_of(model),
+        "device": str(model.device),
+        "hardware": environment.hardware(model.device),
+        "threads": torch.get_num_threads(),
+        "versions": environment.versions(),
+    }
 
 
 def encoded(model: Model, problems: Sequence[Problem], length: int) -> list[list[int]]:

@@ -10,14 +10,15 @@ import torch
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from unmask.bench import runner
+from unmask.bench import runner, trained
 from unmask.bench.contestants import Contestant, grid, line_up, of_preset, parse
-from unmask.bench.problems import file_problems, suite_problems
+from unmask.bench.plot import check_plot, draw
 from unmask.bench.report import Report, RowFile, markdown, report, setting, tables
 from unmask.cli.output import Attention, check_writable, console_for, say
 from unmask.errors import RequestError
+from unmask.evaluation.problems import file_problems, suite_problems
 from unmask.evaluation.tasks import SUITE, TASKS, Problem
-from unmask.generation import DEFAULT_LENGTH
+from unmask.generation import DEFAULT_LENGTH, Model
 from unmask.loading import load
 
 DEFAULT_PROBLEMS = 50  # of each task of the suite
@@ -29,7 +30,7 @@ def bench(
         list[str] | None,
         typer.Option(
             help='A method, e.g. "factor" or "threshold(threshold=0.7) @ dual"; repeat for more. Behind "@" may stand '
-            "a schedule, a cache, or both with another @."
+            "a schedule, a cache, a variant of the built-in model to run it on (builtin:NAME), or more with further @."
         ),
     ] = None,
     preset: Annotated[
@@ -56,7 +57,11 @@ def bench(
         Attention | None, typer.Option(help="Read the checkpoint as a block-causal one (D2F adapters) or not.")
     ] = None,
     suite: Annotated[
-        str | None, typer.Option(help='"builtin" (the default): generated problems the built-in model has never seen.')
+        str | None,
+        typer.Option(
+            help='"builtin" (the default): generated problems the built-in model has never seen. "builtin-training": '
+            "its trained variants against each other on such problems."
+        ),
     ] = None,
     data: Annotated[
         Path | None,
@@ -87,6 +92,10 @@ def bench(
     out: Annotated[
         Path | None, typer.Option(help="Append a JSON row per answer to this file, as soon as it is there.")
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw accuracy against TPF and tokens/s to this file, .svg, .png or .pdf (extra viz)."),
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON instead of the table.")] = False,
     markdown_: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; torch's choice if not given.")] = None,
@@ -105,14 +114,23 @@ def bench(
         raise RequestError("give --json or --markdown, not both")
     if out is not None:
         check_writable(out)
+    if plot is not None:
+        check_plot(plot)
+        check_writable(plot)
     chosen = _contestants(decoder or [], grid_name, schedule, cache, length)
     chosen += [of_preset(spec) for spec in preset or []]
+    training = suite == trained.SUITE_NAME
+    if training:
+        chosen = [*trained.CONTESTANTS, *chosen]
+        suite, tasks, problems = "builtin", tasks or ",".join(trained.TASKS), problems or trained.PROBLEMS
     asked = _problems(suite, data, tasks, problems, seed)
     if threads is not None:
         torch.set_num_threads(threads)
     pattern = None if attention is None else attention.pattern
     loaded = load(model, device=device, dtype=dtype, attention=pattern, adapter=adapter)
-    methods = len(line_up(chosen, loaded.facts))
+    named = dict.fromkeys(contestant.model for contestant in chosen if contestant.model is not None)
+    others = {name: load(name, device=device, dtype=dtype, attention=None, adapter=None) for name in named}
+    methods = len(line_up(chosen, loaded.facts, {name: one.facts for name, one in others.items()}))
     rows: list[runner.Row] = []
     interrupted = False
     with _bar(runner.num_ticks(methods, asked, batch_size, repeats)) as tick:
@@ -125,6 +143,7 @@ def bench(
             batch_size=batch_size,
             seed=seed,
             drift=drift,
+            others=others,
             tick=tick,
         )
         with RowFile(out) if out else nullcontext() as file:
@@ -138,7 +157,12 @@ def bench(
     if interrupted:
         say("warning", f"interrupted after {len(rows)} of {methods * len(asked) * repeats} answers")
     if rows:
-        _print(report(rows), as_json=json_, as_markdown=markdown_)
+        whole = report(rows)
+        if training and not interrupted:
+            whole = _with_step_costs(whole, others)
+        _print(whole, as_json=json_, as_markdown=markdown_)
+        if plot is not None:
+            draw(whole, plot)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -150,6 +174,10 @@ def _contestants(
         raise RequestError("--schedule and --cache are for methods of --decoder or --grid; the baselines keep theirs")
     named = grid(grid_name, length, schedule, cache) if grid_name is not None else []
     return [*named, *(parse(text, schedule, cache) for text in decoders)]
+
+
+def _with_step_costs(whole: Report, others: dict[str, Model]) -> Report:
+    return trained.with_step_costs(whole, trained.step_costs(others[trained.TWIN], others[trained.D2F]))
 
 
 def _problems(suite: str | None, data: Path | None, tasks: str | None, count: int | None, seed: int) -> list[Problem]:

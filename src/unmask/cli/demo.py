@@ -42,7 +42,7 @@ def demo(
     check_seed(seed)
 
     from unmask.bench.environment import num_parameters
-    from unmask.bench.problems import suite_problems
+    from unmask.evaluation.problems import suite_problems
     from unmask.evaluation.tasks import SUITE
     from unmask.loading import load
 
@@ -72,8 +72,8 @@ def _watch(model: "Model", problem: "Problem", title: str, console: "Console") -
     """Solve one problem before everybody's eyes."""
     from rich.text import Text
 
-    from unmask.bench.problems import grade
     from unmask.cli.watch import decode
+    from unmask.evaluation.problems import grade
     from unmask.generation import Recipe, start_state
     from unmask.show.terminal import Screen
 

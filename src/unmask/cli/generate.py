@@ -98,8 +98,9 @@ def generate(
         plugged_in(registry)
     # every part is made before the model is loaded: a large one takes minutes
     named = resolve(preset, decoder, schedule, cache, length)
-    method, policy = DECODERS.make(named[0]), CACHES.make(named[2])
+    method = None if named[0] is None else DECODERS.make(named[0])
     plan = None if named[1] is None else SCHEDULES.make(named[1])
+    policy = None if named[2] is None else CACHES.make(named[2])
     slots = named[3]
     assert isinstance(slots, int), "one prompt has one length"
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)

@@ -25,6 +25,7 @@ class Kind(StrEnum):
     CACHES = "caches"
     SCHEDULES = "schedules"
     PRESETS = "presets"
+    TASKS = "tasks"
     MODELS = "models"
 
 
@@ -32,7 +33,7 @@ def list_parts(
     kind: Annotated[Kind | None, typer.Argument(help="One kind only.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """List decoders, caches, schedules, presets and models, plug-ins included."""
+    """List decoders, caches, schedules, presets, tasks and models, plug-ins included."""
     kinds = list(Kind) if kind is None else [kind]
     special = {Kind.MODELS: list_models, Kind.PRESETS: list_presets}
     found = {str(one): special[one]() if one in special else _registered(one) for one in kinds}
@@ -57,12 +58,14 @@ def _registered(kind: Kind) -> list[dict[str, Any]]:
     from unmask.cli.plugins import plugged_in
     from unmask.core.schedules import SCHEDULES
     from unmask.decoders import DECODERS
+    from unmask.evaluation.tasks import PUBLISHED
     from unmask.registry import Registry, describe_fields, one_line
 
     registries: dict[Kind, Registry[Any]] = {
         Kind.DECODERS: DECODERS,
         Kind.CACHES: CACHES,
         Kind.SCHEDULES: SCHEDULES,
+        Kind.TASKS: PUBLISHED,
     }
     registry = registries[kind]
     strangers = plugged_in(registry)
@@ -142,17 +145,14 @@ def field_comments(part: type[Any]) -> dict[str, str]:
 def list_models() -> list[dict[str, Any]]:
     """Models that come with the package, and families of checkpoints that can be loaded."""
     from importlib.metadata import entry_points
-    from importlib.resources import files
-    from pathlib import Path
 
-    from unmask.models.checkpoints import ENTRY_POINTS, FAMILIES
+    from unmask.models.checkpoints import ENTRY_POINTS, FAMILIES, adapter_on, included_models
 
-    included = Path(str(files("unmask"))) / "builtin"
     entries = []
-    for config in sorted([*included.glob("config.json"), *included.glob("*/config.json")]):
-        variant = "" if config.parent == included else f":{config.parent.name}"
-        size = sum(file.stat().st_size for file in config.parent.glob("*.safetensors"))
-        entries.append(_model(f"builtin{variant}", f"comes with the package, {size / 1e6:.1f} MB of weights", None))
+    for name, folder in included_models().items():
+        size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        kind = "weights" if adapter_on(name, None) is None else "an adapter on builtin"
+        entries.append(_model(name, f"comes with the package, {size / 1e6:.1f} MB of {kind}", None))
     for name in FAMILIES:
         entries.append(_model(name, f'a folder or hub name whose config.json says model_type "{name}"', None))
     for point in entry_points(group=ENTRY_POINTS):

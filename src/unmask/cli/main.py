@@ -119,6 +119,12 @@ def bench(context: typer.Context) -> None:
     _forward(context, "unmask.cli.bench", "bench")
 
 
+@app.command("rollout", context_settings=_ELSEWHERE, add_help_option=False)
+def rollout(context: typer.Context) -> None:
+    """Answer many problems and keep how each answer came about, to train on."""
+    _forward(context, "unmask.cli.rollout", "rollout")
+
+
 @app.command("train", context_settings=_ELSEWHERE, add_help_option=False)
 def train(context: typer.Context) -> None:
     """Train models."""

@@ -52,16 +52,54 @@ class Attention(StrEnum):
 
     BIDIRECTIONAL = "bidirectional"
     BLOCK_CAUSAL = "block_causal"
+    CAUSAL = "causal"
 
     @property
-    def pattern(self) -> Literal["bidirectional", "block_causal"]:
-        return "bidirectional" if self is Attention.BIDIRECTIONAL else "block_causal"
+    def pattern(self) -> Literal["bidirectional", "block_causal", "causal"]:
+        return self.value
 
 
 def check_seed(seed: int) -> None:
     """Raises RequestError unless the seed fits the noise streams."""
     if not 0 <= seed <= LAST_SEED:
         raise RequestError(f"seed must be from 0 to {LAST_SEED}: got {seed}")
+
+
+def parse_shares(option: str, text: str) -> dict[str, float]:
+    """Read "functions=0.6,sudoku=0.4": tasks and their shares, on any scale.
+
+    Raises:
+        RequestError: if a part is no `task=share` with a positive, finite share, or a task occurs twice.
+    """
+    shares: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, share = (piece.strip() for piece in part.partition("="))
+        try:
+            number = float(share)
+        except ValueError:
+            raise RequestError(f'{option}: expected task=share, got "{part}", e.g. functions=0.6,sudoku=0.4') from None
+        if not 0.0 < number < float("inf"):
+            raise RequestError(f'{option}: shares must be positive, got "{part}"')
+        if name in shares:
+            raise RequestError(f'{option}: the task "{name}" occurs twice')
+        shares[name] = number
+    return shares
+
+
+def puzzle_keys(option: str, path: Path | None) -> frozenset[str]:
+    """Keys of the sudokus in a JSONL file or folder, which are not to occur; none without a path.
+
+    Raises:
+        RequestError: they cannot be read.
+    """
+    from unmask.evaluation.tasks import load_sudoku
+
+    if path is None:
+        return frozenset()
+    try:
+        return frozenset(problem.key for problem in load_sudoku(path))
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{option}: {error}") from None
 
 
 def check_writable(path: Path) -> None:

@@ -107,7 +107,8 @@ def _reader(trajectory: "Trajectory") -> "Reader":
 def _print(film: "Film", step: int | None, console: "Console") -> None:
     """One frame and what the whole run cost."""
     from unmask.show.player import summary
-    from unmask.show.terminal import Look, Picture
+    from unmask.show.terminal import Picture
+    from unmask.show.writing import Look
 
     if step is not None and not 0 <= step <= film.last:
         raise RequestError(f"step must be from 0 to {film.last}: got {step}")
