@@ -1,12 +1,14 @@
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 
 from training.helpers import copy_batches, losses_of, tiny_model, tiny_run
 from unmask.training.loop import Schedule, TrainingError, latest_checkpoint, read_checkpoint, train
-from unmask.training.objectives import LossSum
+from unmask.training.objectives import MaskedCrossEntropy
 
 
 def test_learning_copies_lowers_the_loss() -> None:
@@ -14,6 +16,15 @@ def test_learning_copies_lowers_the_loss() -> None:
     losses = losses_of(run)
     assert len(losses) == 40
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+
+
+@pytest.mark.parametrize("per", ["sample", "target"])
+def test_losses_by_label_have_the_scale_of_the_whole_loss(per: Literal["sample", "target"]) -> None:
+    run = tiny_run(steps=3)
+    run.objective = MaskedCrossEntropy(per=per)
+    for record in train(run):
+        assert set(record.losses) == {"copy", "even"}
+        assert min(record.losses.values()) <= record.loss <= max(record.losses.values())
 
 
 def test_the_same_run_gives_the_same_losses_and_another_seed_does_not() -> None:
@@ -87,7 +98,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_pa
         calls += 1
         loss = good(model, batch)
         factor = float("nan") if calls > 6 else 1.0
-        return LossSum(loss.total * factor, loss.count, loss.targets, loss.rows)
+        return replace(loss, total=loss.total * factor)
 
     run.objective = breaking
     with pytest.raises(TrainingError, match=r"step 4: .*not finite.*step-00000003\.pt"):

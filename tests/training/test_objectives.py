@@ -54,6 +54,8 @@ def test_rows_without_loss_change_nothing() -> None:
     assert (loss.count, loss.targets) == (half.count, half.targets)
     assert torch.allclose(loss.rows[:3], half.rows, rtol=1e-4)
     assert not loss.rows[3:].any()
+    assert loss.counts.tolist() == [*half.counts.tolist(), 0.0, 0.0, 0.0]
+    assert loss.counts.sum().item() == loss.count
 
 
 def test_a_batch_without_loss_gives_zero_and_a_gradient() -> None:

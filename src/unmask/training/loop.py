@@ -44,6 +44,8 @@ from unmask.training.run import (
 )
 from unmask.training.sharing import gradients_of, load_state, local, place, put, whole, whole_state
 
+ByLabel = dict[str, tuple[float, float]]  # label -> sum of costs, their count
+
 __all__ = [
     "BatchSource",
     "Evaluation",
@@ -136,7 +138,7 @@ class _Trainer:
         self.gradients.clear()
         # loss sum, count, targets, slots, seconds of the first process
         totals = torch.zeros(5, dtype=torch.float64, device=self.device)
-        by_label: dict[str, list[float]] = defaultdict(list)
+        by_label: ByLabel = defaultdict(lambda: (0.0, 0.0))
         for index, clean in enumerate(run.batches.take(self.settings.micro_batches)):
             if index % self.world != self.rank:
                 continue
@@ -155,7 +157,7 @@ class _Trainer:
             progress=self.progress,
             seconds=self.seconds,
             loss=total / max(count, 1.0),
-            losses={label: sum(values) / len(values) for label, values in sorted(by_label.items())},
+            losses={label: cost / max(count, 1.0) for label, (cost, count) in sorted(by_label.items())},
             gradient_norm=norm,
             factor=self.settings.schedule.factor(self.steps - 1, self.progress),
             tokens=self.tokens,
@@ -166,7 +168,7 @@ class _Trainer:
             self.save()
         return self._evaluated(record)
 
-    def _learn(self, clean: CleanBatch, index: int, by_label: dict[str, list[float]]) -> torch.Tensor:
+    def _learn(self, clean: CleanBatch, index: int, by_label: ByLabel) -> torch.Tensor:
         """Add a micro-batch's gradient; returns loss sum, count, targets and slots."""
         seed = (self.settings.seed * 1_000_003 + self.steps) * NOISE_STRIDE + index
         # Noise is drawn on the CPU, so that every device sees the same.
@@ -177,8 +179,9 @@ class _Trainer:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
                 loss = self.run.objective(self.run.model, masked)
             loss.total.backward()  # type: ignore[no-untyped-call]
-        for label, value in zip(clean.labels, loss.rows.tolist(), strict=False):
-            by_label[label].append(value)
+        for label, cost, count in zip(clean.labels, loss.rows.tolist(), loss.counts.tolist(), strict=False):
+            before = by_label[label]
+            by_label[label] = before[0] + cost, before[1] + count
         parts = [loss.total.item(), loss.count, loss.targets, clean.tokens.numel()]
         return torch.tensor(parts, dtype=torch.float64, device=self.device)
 

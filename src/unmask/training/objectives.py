@@ -20,6 +20,7 @@ from unmask.models.attention import block_causal
 from unmask.models.backbone import Backbone
 from unmask.training.corruption import MaskedBatch, block_of
 
+Per = Literal["sample", "target"]  # what a sum is divided by: canvases, or slots with loss
 HEAD_ROWS = 256  # slots with loss are padded to a multiple: free shapes make the memory of CPU runs grow
 
 
@@ -31,6 +32,7 @@ class LossSum:
     count: int  # what the sum over the global batch is divided by
     targets: int  # slots with loss
     rows: Float[Tensor, " b"]  # the same sum by row, nats, without gradient
+    counts: Float[Tensor, " b"]  # what each row adds to `count`
 
 
 @runtime_checkable
@@ -59,14 +61,13 @@ class MaskedCrossEntropy:
         shift: 1 where the left neighbour's row speaks for a slot (Dream), else 0.
     """
 
-    per: Literal["sample", "target"] = "sample"
+    per: Per = "sample"
     shift: int = 0
 
     def __call__(self, model: Backbone, batch: MaskedBatch) -> LossSum:
         asked = ask(model, batch, batch.weights > 0, self.shift)
         losses = weighted_cross_entropy(asked.logits, asked.targets, asked.of(batch.weights))
-        count = len(batch.tokens) if self.per == "sample" else asked.count
-        return asked.sum(losses, count)
+        return asked.sum(losses, self.per)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +85,18 @@ class Asked:
         real = torch.arange(len(self.slots), device=self.slots.device) < self.count
         return values.flatten()[self.slots] * real
 
-    def sum(self, losses: Float[Tensor, " n"], count: int) -> LossSum:
-        """Add up what each slot costs."""
-        rows = torch.zeros(self.shape[0], dtype=losses.dtype, device=losses.device)
-        rows.index_add_(0, self.slots // self.shape[1], losses.detach())
-        return LossSum(total=losses.sum(), count=count, targets=self.count, rows=rows)
+    def sum(self, losses: Float[Tensor, " n"], per: Per) -> LossSum:
+        """Add up what each slot costs, to be divided by the number of rows or of slots."""
+        counts = (
+            self.by_row(torch.ones_like(losses)[: self.count]) if per == "target" else losses.new_ones(self.shape[0])
+        )
+        count = self.count if per == "target" else self.shape[0]
+        return LossSum(losses.sum(), count, targets=self.count, rows=self.by_row(losses.detach()), counts=counts)
+
+    def by_row(self, values: Float[Tensor, " k"]) -> Float[Tensor, " b"]:
+        """Sums by row of values of the first slots."""
+        rows = self.slots[: len(values)] // self.shape[1]
+        return values.new_zeros(self.shape[0]).index_add_(0, rows, values)
 
 
 def ask(
@@ -147,11 +155,11 @@ class Distillation:
         student = ask(model, batch, batch.weights > 0, self.shift, mask)
         weights = student.of(batch.weights)
         if self.teacher is None:
-            return student.sum(weighted_cross_entropy(student.logits, student.targets, weights), student.count)
+            return student.sum(weighted_cross_entropy(student.logits, student.targets, weights), "target")
         with torch.no_grad(), self.teacher() as network:
             wanted = ask(network, batch, batch.weights > 0, self.shift).logits.float().softmax(-1)
         losses = functional.cross_entropy(student.logits.float(), wanted, reduction="none") * weights
-        return student.sum(losses, student.count)
+        return student.sum(losses, "target")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +182,9 @@ class CertaintyForcing:
         sharp = entropy_of(asked.logits / self.temperature)
         losses = weighted_cross_entropy(asked.logits, asked.targets, asked.of(batch.weights))
         losses = losses + self.certainty * sharp * per_row_mean(asked, right)
-        halves = asked.sum(losses, len(batch.tokens) // 2)
-        return replace(halves, rows=halves.rows.view(-1, 2).sum(1))
+        halves = asked.sum(losses, "sample")
+        rows = halves.rows.view(-1, 2).sum(1)
+        return replace(halves, count=len(rows), rows=rows, counts=torch.ones_like(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +227,7 @@ class VerifiedOrder:
         losses = weighted_cross_entropy(asked.logits, asked.targets, per_row_mean(asked, target))
         losses = losses + self.unmask * entropy * per_row_mean(asked, shy)
         losses = losses - self.remask * entropy * per_row_mean(asked, bold)
-        return asked.sum(losses, len(batch.tokens))
+        return asked.sum(losses, "sample")
 
 
 def entropy_of(logits: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
