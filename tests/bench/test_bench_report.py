@@ -233,3 +233,10 @@ def test_rows_are_on_disk_as_soon_as_they_are_added_and_older_ones_stay(tmp_path
 def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"cannot write rows to .*absent"), RowFile(tmp_path / "absent" / "x"):
         pass
+
+
+def test_an_interval_holds_its_share_whatever_the_rounding() -> None:
+    for problems in range(1, 100):
+        for correct in (0, problems // 2, problems):
+            low, high = wilson(correct, problems)
+            assert 0.0 <= low <= correct / problems <= high <= 1.0

@@ -462,7 +462,7 @@ def test_a_key_that_is_missing_or_invalid_is_named(make: Make, name: str, key: s
         ("dream", {"rope_scaling": {"type": "linear", "factor": 2.0}}),
         ("dream", {"rope_parameters": {"rope_type": "llama3"}}),
         ("dream", {"head_dim": 32}),
-        ("dream", {"unmask": {"attention": "causal"}}),
+        ("dream", {"unmask": {"attention": "sideways"}}),
         ("llada", {"unmask": {"block_alignment": "left"}}),
     ],
 )

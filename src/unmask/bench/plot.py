@@ -7,6 +7,8 @@ from unmask.bench.report import Report, Summary, label, setting, title
 from unmask.errors import RequestError
 
 FORMATS = (".svg", ".png", ".pdf")
+COLOURS = 10  # of matplotlib's cycle
+SHAPES = ("o", "^", "D", "v", "P")
 
 
 def check_plot(path: Path) -> None:
@@ -29,7 +31,7 @@ def draw(whole: Report, path: Path) -> None:
     check_plot(path)
     figure_of = _matplotlib()
     tasks = whole.tasks
-    figure = figure_of(figsize=(11, 4.6 * len(tasks)), layout="constrained")
+    figure = figure_of(figsize=(13, 4.6 * len(tasks)), layout="constrained")
     figure.suptitle(setting(whole), fontsize=9)
     panels = figure.subplots(len(tasks), 2, squeeze=False, sharey="row")
     for row, task in zip(panels, tasks, strict=True):
@@ -44,33 +46,31 @@ def draw(whole: Report, path: Path) -> None:
 
 
 def _panel(axes: Any, whole: Report, task: str, figure: str, name: str) -> None:
-    for summary in whole.of(task):
+    for number, summary in enumerate(whole.of(task)):
         height = 100 * summary.accuracy
         spread = [[height - 100 * summary.accuracy_low], [100 * summary.accuracy_high - height]]
         axes.errorbar(
             getattr(summary, figure),
             height,
             yerr=spread,
-            marker=_marker(summary),
+            marker=_marker(summary, number),
+            color=f"C{number % COLOURS}",
             markersize=7,
             capsize=2,
             elinewidth=0.8,
             linestyle="none",
             label=label(summary, whole),
         )
-        axes.annotate(
-            summary.method, (getattr(summary, figure), height), (6, 4), textcoords="offset points", fontsize=7
-        )
     axes.set_xlabel(name)
     axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
     if figure == "tokens_per_second":
-        axes.legend(fontsize=7, loc="lower right")
+        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 
-def _marker(summary: Summary) -> str:
-    """Baselines are squares, methods circles."""
-    return "s" if summary.baseline else "o"
+def _marker(summary: Summary, number: int) -> str:
+    """Baselines are squares, methods other shapes: a new one where the colours begin again."""
+    return "s" if summary.baseline else SHAPES[number // COLOURS % len(SHAPES)]
 
 
 def _matplotlib() -> Any:

@@ -90,7 +90,8 @@ def wilson(correct: int, problems: int) -> tuple[float, float]:
     share, spread = correct / problems, SURE**2 / problems
     centre = (share + spread / 2) / (1 + spread)
     half = sqrt(share * (1 - share) * spread + spread**2 / 4) / (1 + spread)
-    return max(centre - half, 0.0), min(centre + half, 1.0)
+    # Rounding must not put the share itself outside, where it is 0 or 1.
+    return min(max(centre - half, 0.0), share), max(min(centre + half, 1.0), share)
 
 
 def report(rows: Iterable[Row]) -> Report:
