@@ -109,7 +109,9 @@ ON_BLOCKS, BESIDE = "sequential(block_length=8)", "pipelined(block_length=8)"
         ),
         ("leap(entropy-threshold)", ON_BLOCKS, "dual"),
         *(("leap", ON_BLOCKS, cache) for cache in ("prefix", "dual", "delayed", "window", "none")),
+        *(("dc-leap(draft=1)", schedule, "finished-blocks") for schedule in (ON_BLOCKS, BESIDE)),
         *((f"leap({inner})", ON_BLOCKS, "dual") for inner in ("local-leap", "entropy-bound", "factor")),
+        *(("either(wino, leap)", ON_BLOCKS, cache) for cache in ("none", "prefix", "dual", "window")),
         *(("wino", ON_BLOCKS, cache) for cache in ("prefix", "dual", "delayed", "finished-blocks")),
         *(("klass", ON_BLOCKS, cache) for cache in ("prefix", "dual", "delayed", "window", "features")),
         *((f"prophet({inner})", ON_BLOCKS, "dual") for inner in ("low-confidence", "wino", "leap", "klass")),
@@ -131,7 +133,7 @@ def test_what_publications_combine_goes_together(decoder: str, schedule: str, ca
         ("either(threshold, wino)", ON_BLOCKS, "features"),
         ("wino", BESIDE, "finished-blocks"),  # a revocation in a block behind which others are open
         ("prophet(wino)", BESIDE, "none"),
-        ("either(wino, leap)", ON_BLOCKS, "none"),
+        ("either(wino, leap)", ON_BLOCKS, "features"),
         ("leap(wino)", ON_BLOCKS, "none"),
         ("dc-leap", BESIDE, "finished-blocks"),
     ],

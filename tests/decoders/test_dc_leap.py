@@ -13,7 +13,7 @@ from unmask.core.canvas import Canvas
 from unmask.core.compose import check_composition
 from unmask.core.denoise import Step
 from unmask.core.sampling import Sampling
-from unmask.core.schedules import Sequential, Sliding, Whole
+from unmask.core.schedules import Pipelined, Sequential, Sliding, Whole
 from unmask.core.state import DenoisingState
 from unmask.core.stopping import Stopping
 from unmask.decoders import DECODERS
@@ -40,6 +40,20 @@ def committed(predictor: ScriptedPredictor, decoder: DcLeap, length: int, window
     """Slots per step, counted from 0 behind a prompt of one token."""
     taken = trace(predictor, decoder, length=length, schedule=Sliding(window), **options)  # type: ignore[arg-type]
     return [[slot - 1 for slot, _ in step] for step in taken]
+
+
+def test_without_drafts_every_open_block_has_a_run_of_its_own() -> None:
+    """Blocks of 3. The second opens when a third of the first is there; its run goes on where the first is forced."""
+    script = [
+        guesses(0.90, 0.50, 0.95),
+        {**guesses(0.60, 0.99, first=2, token=4), **guesses(0.9, 0.8, 0.5, first=4, token=5)},
+        {**guesses(0.99, first=3, token=6), **guesses(0.3, first=6, token=6)},
+        guesses(0.3, first=6, token=7),
+    ]
+    predictor = ScriptedPredictor(script, vocab_size=10)
+    schedule = Pipelined(block_length=3, add=0.3, force=1.0)
+    taken = trace(predictor, DcLeap(commit=0.7, draft=1.0), length=6, schedule=schedule)
+    assert taken == [[(1, 2)], [(2, 4), (4, 5), (5, 5)], [(3, 6)], [(6, 7)]]
 
 
 # By hand -------------------------------------------------------------------------------------------------------------

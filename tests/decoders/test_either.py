@@ -16,6 +16,7 @@ from unmask.core.state import Move
 from unmask.decoders import DECODERS, Decoder
 from unmask.decoders.dc_leap import DcLeap
 from unmask.decoders.either import Either
+from unmask.decoders.leap import Leap
 from unmask.decoders.lopa import Lopa
 from unmask.decoders.quota import LowConfidence, MaskgitPlus
 from unmask.decoders.threshold import Threshold
@@ -93,6 +94,24 @@ def test_the_canvas_is_that_of_the_one_that_adds_slots_and_the_other_never_sees_
         assert seen[1].move.revoke is not None and seen[1].move.commit[0].nonzero().tolist() == [[4]]
 
 
+@pytest.mark.parametrize(("shadow", "replica", "early"), [(4, 3, [3]), (3, 4, [])])
+def test_of_two_that_add_slots_each_hears_its_own(shadow: int, replica: int, early: list[int]) -> None:
+    """At the second step WINO commits slots 4 and 5 and takes 2 back, and LEAP commits 3 early if the replica agrees.
+
+    Slots 6 to 10 are the shadows of slots 1 to 5, 11 to 13 candidates of slots 3 to 5, and 14 to 16 their replicas.
+    """
+    script = [
+        {1: (1, 0.95), 2: (2, 0.95), 3: (3, 0.8), 4: (4, 0.5), 5: (5, 0.5)},
+        {3: (3, 0.8), 4: (4, 0.95), 5: (5, 0.95), 6: (1, 0.95), 7: (2, 0.2), 8: (shadow, 0.9), 14: (replica, 0.9)},
+    ]
+    both = Either(Wino(draft=0.9, verify=0.9, shadows="all"), Leap(accept=0.99, early=0.7))
+    first, second, *_ = steps(ScriptedPredictor(script), both, length=5)
+    assert (first.canvas.extra, second.canvas.extra) == (5, 11)
+    assert first.move.commit[0].nonzero().flatten().tolist() == [1, 2]
+    assert second.move.commit[0].nonzero().flatten().tolist() == [*early, 4, 5]
+    assert second.move.revoke is not None and second.move.revoke[0].nonzero().flatten().tolist() == [2]
+
+
 def test_what_it_declares_follows_from_the_two() -> None:
     calm = Either(Threshold(), LowConfidence(steps=4))
     assert (calm.revokes, calm.reshapes, calm.idles, calm.spreads, calm.overreaches) == (False,) * 3 + (True, False)
@@ -109,10 +128,11 @@ def test_what_it_declares_follows_from_the_two() -> None:
     ("both", "reason"),
     [
         (Either(Wino(), DcLeap()), r"both change what the model is shown.*such as \"threshold\""),
-        (Either(Wino(), Wino()), "both change what the model is shown"),
+        (Either(Wino(), Wino()), "both take tokens back"),
         (Either(Lopa(Threshold()), Threshold()), r"Either cannot hold Lopa: .*Put Either inside Lopa"),
         (Either(DcLeap(), OnWholeOnly()), "schedules Sliding and Whole only"),
-        (Either(Either(Wino(), Wino()), Threshold()), "both change what the model is shown"),
+        (Either(Leap(), DcLeap()), "both change what the model is shown"),
+        (Either(Either(Wino(), Wino()), Threshold()), "both take tokens back"),
     ],
 )
 def test_pairs_that_clash_are_refused_with_a_way_out(both: Either, reason: str) -> None:

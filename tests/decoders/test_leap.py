@@ -15,6 +15,7 @@ from unmask.caches import CACHES
 from unmask.core.canvas import Canvas, plain_view, plan
 from unmask.core.compose import check_composition
 from unmask.core.denoise import Step
+from unmask.core.extras import beside
 from unmask.core.sampling import Sampling
 from unmask.core.schedules import SCHEDULES, Sequential, Whole
 from unmask.core.state import DenoisingState, Move
@@ -24,6 +25,7 @@ from unmask.decoders.compound import decision_of
 from unmask.decoders.leap import Leap, superpose
 from unmask.decoders.quota import LowConfidence
 from unmask.decoders.threshold import Threshold
+from unmask.decoders.wino import shadowed
 from unmask.errors import CompositionError, RequestError
 from unmask.models.guidance import Guided
 from unmask.registry import spec_of
@@ -352,9 +354,24 @@ def test_extra_slots_change_nothing_that_is_said_about_the_answer(family: str, m
     state = halfway(family)
     canvas = superpose(state, state.masked, *options_of(state), state.masked, mutual=mutual)
     without, _ = said(family, state, plain_view(state), state.masked)
-    beside, again = said(family, state, canvas, state.masked)
-    assert close(beside, without) and without.any()
+    answers, again = said(family, state, canvas, state.masked)
+    assert close(answers, without) and without.any()
     assert not close(again, without), "the candidates do change what the replicas say"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shadows_and_replicas_beside_each_other_say_what_they_say_alone(family: str) -> None:
+    state = halfway(family)
+    decided = state.answer & ~state.masked
+    verified = shadowed(state, decided, decided, mutual=True)
+    asked_again = superpose(state, state.masked, *options_of(state), state.masked)
+    for canvas in (beside(verified, asked_again), beside(asked_again, verified)):
+        assert canvas.extra == verified.extra + asked_again.extra
+        plain, again = said(family, state, canvas, state.masked)
+        for alone, about in ((verified, decided), (asked_again, state.masked)):
+            same, own = said(family, state, alone, state.masked)
+            assert close(plain, same)
+            assert close(again[about], own[about]) and own[about].any()
 
 
 @pytest.mark.parametrize("guidance", [0.0, 1.5])

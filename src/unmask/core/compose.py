@@ -43,7 +43,7 @@ def check_composition(decoder: Any, schedule: Schedule, cache: Any, attention: s
             f"{method} cannot run with {policy}: its candidate canvases come and go, the cache needs the same one at "
             'every step. Use cache="dual" or "none".'
         )
-    if decoder.schedule is not None and not isinstance(schedule, decoder.schedule):
+    if decoder.confined and not isinstance(schedule, decoder.schedule):
         raise CompositionError(
             f"{method} cannot run on the schedule {plan}: it works on {decoder.schedule.__name__} only. Leave the "
             "schedule out to get the right one."

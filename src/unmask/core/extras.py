@@ -73,6 +73,33 @@ def attach(tokens: Int[Tensor, "b l"], extras: Extras, among: Bool[Tensor, "b e 
     )
 
 
+def beside(one: Canvas, other: Canvas) -> Canvas:
+    """One canvas with the extra slots of two, of which neither kind sees the other.
+
+    Args:
+        one, other: canvases that show the same answer; the extra slots of the first come first.
+    """
+    if not one.extra or not other.extra:
+        return one if one.extra else other
+    slots = one.num_answer_slots
+    answer = one.tokens[:, :slots]
+    assert torch.equal(answer, other.tokens[:, :slots]), "both show the same answer"
+    first, second = _extras_of(one), _extras_of(other)
+    among = torch.zeros(len(answer), *2 * [first.count + second.count], dtype=torch.bool, device=answer.device)
+    assert one.attends is not None and other.attends is not None, "extra slots come with a mask"
+    among[:, : first.count, : first.count] = one.attends[:, slots:, slots:]
+    among[:, first.count :, first.count :] = other.attends[:, slots:, slots:]
+    return attach(answer, first.join(second), among)
+
+
+def _extras_of(canvas: Canvas) -> Extras:
+    """The extra slots that `attach` laid behind an answer."""
+    slots = canvas.num_answer_slots
+    assert canvas.attends is not None and canvas.targets is not None and canvas.extra_exists is not None
+    sees = canvas.attends[:, slots:, :slots]
+    return Extras(canvas.tokens[:, slots:], canvas.positions[:, slots:], canvas.extra_exists, canvas.targets, sees)
+
+
 def masks(state: DenoisingState, about: Bool[Tensor, "b l"], sees: Bool[Tensor, "b l l"] | None = None) -> Extras:
     """One extra mask per slot of `about`, at its position, and asked about it when rows speak for themselves.
 

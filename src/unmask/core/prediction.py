@@ -117,10 +117,22 @@ class Prediction:
         held = None if self.held is None else self.held[:, :num_slots]
         return Prediction(self.logits[:, :width], work, num_slots, self.sampling, self.noise, held)
 
+    def with_extras(self, first: int, last: int) -> "Prediction":
+        """The same prediction, of whose extra slots only those from `first` to before `last` speak."""
+        if self.targets is None:
+            return self
+        places = torch.arange(self.targets.shape[1], device=self.targets.device)
+        return self._changed(targets=self.targets.masked_fill((places < first) | (places >= last), -1))
+
     def hold(self, slots: Bool[Tensor, "b s"]) -> "Prediction":
         """The same prediction, with some slots barred from being committed at this step."""
-        copy = replace(self, held=slots)
-        copy.__dict__.update({name: value for name, value in self.__dict__.items() if name not in ("held", "known")})
+        return self._changed(held=slots)
+
+    def _changed(self, **fields: Tensor) -> "Prediction":
+        """A copy with other fields that keeps what was summarised already; `known` alone depends on them."""
+        copy = replace(self, **fields)  # type: ignore[arg-type]
+        stale = {*fields, "known"}
+        copy.__dict__.update({name: value for name, value in self.__dict__.items() if name not in stale})
         return copy
 
     @cached_property

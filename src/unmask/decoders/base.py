@@ -31,7 +31,7 @@ class Decoder:
     reshapes: ClassVar[bool] = False  # may view() add slots? (caches ask)
     overreaches: ClassVar[bool] = False  # may it commit visible slots outside the window? (Prophet does)
     drafts: ClassVar[bool] = False  # does it count on slots seeing guesses right of them? (block-causal models ask)
-    schedule: ClassVar[type[Schedule] | None] = None  # set when the method needs one kind of schedule
+    schedule: ClassVar[type[Schedule] | None] = None  # set when the method has a kind of schedule of its own
 
     @property
     def idles(self) -> bool:
@@ -42,6 +42,11 @@ class Decoder:
     def branches(self) -> int:
         """The most candidate canvases of a row; above 1, `fork` makes them and `decide` sees them all."""
         return 1
+
+    @property
+    def confined(self) -> bool:
+        """Does it run on no other kind of schedule than its own?"""
+        return self.schedule is not None
 
     @property
     def spreads(self) -> bool:

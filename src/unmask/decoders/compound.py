@@ -45,6 +45,10 @@ class Compound(Decoder):
         return max(named, key=lambda one: len(one.__mro__), default=None)
 
     @property
+    def confined(self) -> bool:
+        return any(part.confined for part in self.parts)
+
+    @property
     def idles(self) -> bool:
         return all(part.idles for part in self.parts)
 

@@ -7,7 +7,8 @@ none of them. A temperature draws the candidates; `commit` and `draft` are compa
 model's own distribution.
 
 Note: on a block-causal model a slot does not see drafts in later blocks, and a run says so in a warning. What is left
-there is the rule of the run, and `draft=1` switches the drafts off.
+there is the rule of the run: `draft=1` switches the drafts off, and then any schedule will do. Where several blocks are
+open at once (`pipelined`, D2F), each has a run of its own.
 
 Shape letters: b batch rows, l canvas slots, s canvas plus extra slots.
 """
@@ -58,6 +59,10 @@ class DcLeap(Decoder):
     def drafts(self) -> bool:  # type: ignore[override]
         return self.draft < 1.0
 
+    @property
+    def confined(self) -> bool:
+        return self.drafts
+
     def begin(self, state: DenoisingState) -> Drafts:
         return torch.full_like(state.tokens, state.mask_id)
 
@@ -75,14 +80,26 @@ class DcLeap(Decoder):
         among = self.eligible(state, window, prediction)
         confidence = prediction.confidence[:, : state.num_slots]
         ends = state.masked & window.open & ~(among & (confidence > self.commit))  # decided slots end no run
-        run = among & (ends.cumsum(-1) == 0)
+        run = among & (ends_so_far(ends, window) == 0)
         leftmost = -state.slots.expand_as(state.tokens).to(confidence.dtype)
         move = self.move(state, force(leftmost, among, run, window), prediction)
         sure = self.ahead(state, window) & (confidence > self.draft)
         return move, torch.where(sure, prediction.tokens[:, : state.num_slots], memory)
 
     def ahead(self, state: DenoisingState, window: Window) -> Bool[Tensor, "b l"]:
-        """Slots of the look-ahead: behind the window, as many as the window has."""
+        """Slots of the look-ahead: behind the window, as many as the window has; none without drafts."""
+        if not self.drafts:
+            return torch.zeros_like(state.masked)
         last = torch.where(window.open, state.slots, -1).amax(-1, keepdim=True)
         right = state.masked & (state.slots > last)
         return right if self.far else right & (right.cumsum(-1) <= window.open.sum(-1, keepdim=True))
+
+
+def ends_so_far(ends: Bool[Tensor, "b l"], window: Window) -> Int[Tensor, "b l"]:
+    """How many slots, from the first of its group to this one, end a run."""
+    so_far = ends.cumsum(-1)
+    if window.group is None:
+        return so_far
+    starts = functional.pad(window.group.diff(dim=-1) != 0, (1, 0))
+    before = torch.where(starts, so_far - ends.long(), 0).cummax(-1).values
+    return so_far - before

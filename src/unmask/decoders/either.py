@@ -12,6 +12,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from unmask.core.canvas import Canvas
+from unmask.core.extras import beside
 from unmask.core.prediction import Prediction
 from unmask.core.state import DenoisingState, Move
 from unmask.core.window import Window
@@ -26,11 +27,12 @@ class Either(Compound):
     """Commit every slot that one of two methods would commit.
 
     Both see the same prediction, made from the canvas of the one that shows more than the committed tokens; each keeps
-    a memory of its own. A slot that both commit gets the same candidate.
+    a memory of its own. A slot that both commit gets the same candidate. Where both add extra slots (WINO and LEAP),
+    all of them stand behind the answer, neither kind sees the other, and each method hears its own.
     """
 
     first: Decoder  # a method
-    second: Decoder  # another one; at most one of the two may show drafts or extra slots, and one may take tokens back
+    second: Decoder  # another one; at most one of the two may show drafts, and one may take tokens back
 
     @property
     def parts(self) -> tuple[Decoder, Decoder]:
@@ -38,7 +40,7 @@ class Either(Compound):
 
     def quarrel(self) -> str:
         first, second = (type(part).__name__ for part in self.parts)
-        if not any(part.shows_plainly for part in self.parts):
+        if not any(part.shows_plainly for part in self.parts) and not self._both_add:
             return (
                 f"Either cannot hold {first} and {second}: both change what the model is shown, and it sees one "
                 'canvas. Pair one of them with a method that shows the plain canvas, such as "threshold".'
@@ -56,10 +58,17 @@ class Either(Compound):
             )
         return ""
 
+    @property
+    def _both_add(self) -> bool:
+        """Do both leave the answer as it is and add slots behind it?"""
+        return all(part.reshapes and not part.drafts for part in self.parts)
+
     def begin(self, state: DenoisingState) -> Pair:
         return self.first.begin(state), self.second.begin(state)
 
     def view(self, state: DenoisingState, window: Window, memory: Pair) -> Canvas:
+        if self._both_add:
+            return beside(self.first.view(state, window, memory[0]), self.second.view(state, window, memory[1]))
         if self.first.shows_plainly:
             return self.second.view(state, window, memory[1])
         return self.first.view(state, window, memory[0])
@@ -68,10 +77,20 @@ class Either(Compound):
         return self.first.asks(state, window, canvas) | self.second.asks(state, window, canvas)
 
     def decide(self, state: DenoisingState, window: Window, prediction: Prediction, memory: Pair) -> tuple[Move, Pair]:
-        plain = prediction.without_extras()  # extra slots are nobody's business but of the one that added them
-        seen = (prediction if part.reshapes else plain for part in self.parts)
-        one, first_memory = decision_of(self.first, state, window, next(seen), memory[0])
-        other, second_memory = decision_of(self.second, state, window, next(seen), memory[1])
+        first, second = self._heard(state, window, prediction, memory)
+        one, first_memory = decision_of(self.first, state, window, first, memory[0])
+        other, second_memory = decision_of(self.second, state, window, second, memory[1])
         tokens = torch.where(one.commit, one.tokens, other.tokens)
         revoke = other.revoke if one.revoke is None else one.revoke
         return Move(one.commit | other.commit, tokens, revoke), (first_memory, second_memory)
+
+    def _heard(
+        self, state: DenoisingState, window: Window, prediction: Prediction, memory: Pair
+    ) -> tuple[Prediction, Prediction]:
+        """What each is told: extra slots are nobody's business but of the one that added them."""
+        if not self._both_add:
+            plain = prediction.without_extras()
+            first, second = (prediction if part.reshapes else plain for part in self.parts)
+            return first, second
+        own = self.first.view(state, window, memory[0]).extra
+        return prediction.with_extras(0, own), prediction.with_extras(own, prediction.num_slots)

@@ -105,7 +105,8 @@ class Leap(Compound):
         unfit = {"takes tokens back": self.rule.revokes, "adds slots of its own": self.rule.reshapes}
         what = next((what for what, holds in unfit.items() if holds), "")
         rule = type(self.rule).__name__
-        return what and f'Leap cannot hold {rule}: it {what}. Use a rule that only commits, such as "threshold".'
+        way_out = 'Use a rule that only commits, such as "threshold", or "either" to have both.'
+        return what and f"Leap cannot hold {rule}: it {what}. {way_out}"
 
     @property
     def width(self) -> int:
