@@ -35,16 +35,16 @@ CACHED = (  # every cache under the default method, and the pairs that papers re
     "wino @ dual",
 )
 SWEEP = (  # settings to choose from, mildest first
-    *(f"threshold(threshold={bound})" for bound in (0.95, 0.85, 0.8)),
-    *(f"dc-leap(commit={bound}) @ sliding(length=None)" for bound in (0.95, 0.9, 0.8, 0.6)),
-    *(f"leap(accept={high}, early={low})" for high, low in ((0.95, 0.8), (0.9, 0.8), (0.9, 0.6), (0.85, 0.7))),
-    *(f"wino(draft={draft}, verify={verify})" for draft, verify in ((0.8, 0.9), (0.7, 0.9), (0.5, 0.9), (0.6, 0.7))),
-    *(f"factor(factor={factor})" for factor in (0.25, 0.5, 0.75)),
-    *(f"entropy-bound(gamma={bound})" for bound in (0.05, 0.2, 0.5)),
-    *(f"entropy-threshold(threshold={bound})" for bound in (0.1, 0.2, 0.35)),
-    *(f"local-leap(anchor={high}, relaxed={low})" for high, low in ((0.95, 0.85), (0.9, 0.85))),
-    *(f"klass(confidence={bound})" for bound in (0.9, 0.8)),
-    "lopa(threshold, width=2)",
+    *(f"threshold(threshold={bound})" for bound in (0.97, 0.95)),
+    *(f"dc-leap(commit={bound}) @ sliding(length=None)" for bound in (0.95, 0.9, 0.8)),
+    *(f"wino(draft={draft}, verify={verify})" for draft, verify in ((0.9, 0.97), (0.7, 0.9))),
+    *(f"leap(accept={high}, early={low})" for high, low in ((0.97, 0.9), (0.95, 0.85), (0.9, 0.8))),
+    "factor(factor=0.25)",
+    "entropy-bound(gamma=0.05)",
+    "entropy-threshold(threshold=0.1)",
+    *(f"local-leap(anchor={high}, relaxed={low})" for high, low in ((0.97, 0.9), (0.95, 0.85))),
+    "klass(confidence=0.9)",
+    "lopa(threshold(threshold=0.97), width=2)",
 )
 GRIDS = ("table", "methods", "caches", "sweep")
 
