@@ -46,7 +46,19 @@ SWEEP = (  # settings to choose from, mildest first
     "klass(confidence=0.9)",
     "lopa(threshold(threshold=0.97), width=2)",
 )
-GRIDS = ("table", "methods", "caches", "sweep")
+CHOSEN = (  # what the papers' methods do by default, and what a sweep on the built-in model came to
+    "dc-leap @ sliding(length=None)",
+    "leap",
+    "wino",
+    "threshold(threshold=0.97)",
+    "dc-leap(commit=0.95) @ sliding(length=None)",
+    "leap(accept=0.95, early=0.85)",
+    "wino(draft=0.9, verify=0.97)",
+    "entropy-bound(gamma=0.05)",
+    "entropy-threshold(threshold=0.1)",
+    "local-leap(anchor=0.97, relaxed=0.9)",
+)
+GRIDS = ("table", "methods", "caches", "sweep", "chosen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +153,7 @@ def grid(name: str, length: int, schedule: str | None = None, cache: str | None 
     "table" is the one of the built-in model's card: 1, 2, 4 and 8 tokens per step, and thresholds 0.9, 0.7 and 0.5. N
     tokens per step is `low-confidence(steps=length / N)`, rounded up: a plan for all slots of the canvas, of which an
     answer that ends early needs only a part. "methods" has every method at its default, "caches" every cache, "sweep"
-    settings of each method to choose from.
+    settings of each method to choose from, "chosen" the papers' methods at their defaults and at settings from a sweep.
 
     Args:
         length: answer slots, tokens.
@@ -149,7 +161,7 @@ def grid(name: str, length: int, schedule: str | None = None, cache: str | None 
     """
     if name not in GRIDS:
         raise UnknownNameError("grid", name, GRIDS)
-    listed = {"methods": METHODS, "caches": CACHED, "sweep": SWEEP}
+    listed = {"methods": METHODS, "caches": CACHED, "sweep": SWEEP, "chosen": CHOSEN}
     if name in listed:
         return [parse(text, schedule, cache) for text in listed[name]]
     methods = [("1 token/step", "low-confidence")]

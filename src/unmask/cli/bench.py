@@ -42,7 +42,8 @@ def bench(
         typer.Option(
             "--grid",
             help='"table": 1, 2, 4 and 8 tokens per step, and thresholds 0.9, 0.7 and 0.5. "methods": every method at '
-            'its default. "caches": every cache. "sweep": settings of each method to choose from.',
+            'its default. "caches": every cache. "sweep": settings of each method to choose from. '
+            '"chosen": those that suit the built-in model.',
         ),
     ] = None,
     schedule: Annotated[
