@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 import torch
 
 from unmask.models.backbone import Backbone
+from unmask.training.checkpoints import TrainingError
 from unmask.training.corruption import CleanBatch, Corruption
 from unmask.training.objectives import Objective
 
@@ -144,6 +145,12 @@ class TrainingRun:
     objective: Objective
     optimizers: list[torch.optim.Optimizer]
     settings: RunSettings = RunSettings()
+
+
+def must_be_bidirectional(model: Backbone, recipe: str) -> None:
+    """Raises TrainingError, which names the recipe, unless every slot of the model sees every other one."""
+    if model.config.attention != "bidirectional":
+        raise TrainingError(f"{recipe} trains bidirectional models, this one is {model.config.attention}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from unmask.models.backbone import Backbone
 from unmask.training.corruption import HalvedBlock
-from unmask.training.loop import BatchSource, RunSettings, TrainingError, TrainingRun
+from unmask.training.loop import BatchSource, RunSettings, TrainingRun
 from unmask.training.objectives import CertaintyForcing
 from unmask.training.optimizers import adamw
+from unmask.training.run import must_be_bidirectional
 
 WHOLE_ANSWER = 2**30  # slots: no answer is longer
 
@@ -67,8 +68,7 @@ def dparallel(
     Raises:
         TrainingError: if the model's attention is not bidirectional.
     """
-    if model.config.attention != "bidirectional":
-        raise TrainingError(f"dparallel trains bidirectional models, this one is {model.config.attention}")
+    must_be_bidirectional(model, "dparallel")
     return TrainingRun(
         model=model,
         batches=batches,

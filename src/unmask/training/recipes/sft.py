@@ -13,9 +13,10 @@ from unmask.models.adapters import adapted_layers
 from unmask.models.backbone import Backbone, Block
 from unmask.models.config import BackboneConfig
 from unmask.training.corruption import BlockMask, Mixed, RandomMask
-from unmask.training.loop import BatchSource, RunSettings, TrainingError, TrainingRun
+from unmask.training.loop import BatchSource, RunSettings, TrainingRun
 from unmask.training.objectives import MaskedCrossEntropy
 from unmask.training.optimizers import Muon, adamw
+from unmask.training.run import must_be_bidirectional
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,7 @@ def sft(
     Raises:
         TrainingError: if the model's attention is not bidirectional.
     """
-    if model.config.attention != "bidirectional":
-        raise TrainingError(f"sft trains bidirectional models, this one is {model.config.attention}")
+    must_be_bidirectional(model, "sft")
     return TrainingRun(
         model=model,
         batches=batches,

@@ -12,10 +12,11 @@ are trained on, three fifths of the file there.
 from dataclasses import dataclass
 
 from unmask.models.backbone import Backbone
-from unmask.training.loop import RunSettings, TrainingError, TrainingRun
+from unmask.training.loop import RunSettings, TrainingRun
 from unmask.training.objectives import VerifiedOrder
 from unmask.training.optimizers import adamw
 from unmask.training.replay import Replay, TrajectorySamples
+from unmask.training.run import must_be_bidirectional
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,7 @@ def wino_plus(
     Raises:
         TrainingError: if the model's attention is not bidirectional.
     """
-    if model.config.attention != "bidirectional":
-        raise TrainingError(f"wino_plus trains bidirectional models, this one is {model.config.attention}")
+    must_be_bidirectional(model, "wino_plus")
     return TrainingRun(
         model=model,
         batches=samples,
